@@ -1,0 +1,45 @@
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+here = Path(__file__).parent
+version = next(
+    line.split('"')[1]
+    for line in (here / "src/__init__.py").read_text().splitlines()
+    if line.startswith("__version__")
+)
+readme = here / "README.md"
+
+setup(
+    name="fractal-ssm",
+    version=version,
+    description="Fractional state space models and a benchmark framework for long sequences",
+    long_description=readme.read_text() if readme.exists() else "",
+    long_description_content_type="text/markdown",
+    python_requires=">=3.11",
+    packages=["fractal_ssm"]
+    + ["fractal_ssm." + name for name in find_packages(str(here / "src"))]
+    + ["fractal_ssm.configs"],
+    package_dir={"fractal_ssm": "src", "fractal_ssm.configs": "configs"},
+    package_data={"fractal_ssm.configs": ["**/*.yaml"]},
+    install_requires=[
+        "torch>=2.11",
+        "triton>=3.6; platform_system == 'Linux'",
+        "numpy>=2.0",
+        "scipy>=1.14",
+        "mpmath>=1.3",
+        "einops>=0.8",
+        "numba>=0.61",
+        "pykeops>=2.3",
+        "hydra-core>=1.3.2,<1.4",
+        "lightning>=2.5",
+        "matplotlib>=3.9",
+        "rich>=13",
+        "safetensors>=0.5",
+    ],
+    extras_require={
+        "test": ["pytest>=8", "hypothesis>=6.100"],
+        "sweep": ["hydra-joblib-launcher>=1.2", "hydra-submitit-launcher>=1.2"],
+    },
+    entry_points={"console_scripts": ["fractal-train=fractal_ssm.train:main"]},
+)

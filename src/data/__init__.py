@@ -1,0 +1,1 @@
+"""Datasets: importing this package registers the built-in ones."""

@@ -1,0 +1,75 @@
+"""What the training loop knows of a dataset: three splits, a way to make a batch, and a record of their origin."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+SPLITS = ("train", "val", "test")
+
+
+class Batch(NamedTuple):
+    """One batch.
+
+    inputs: (B, L) int64 token ids, or (B, L, d_input) float32; retrieval stacks all first documents, then all second
+        ones: (2B, L).
+    targets: (B,) int64 class indices.
+    lengths: (B,) int64 valid positions, or (2B,) for retrieval.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    lengths: Tensor
+
+
+class SequenceData(ABC):
+    """One benchmark task behind one interface; built by name through the dataset registry.
+
+    The registry passes `data_dir` (a pathlib.Path, root of all data) at run time. Building one must be cheap and touch
+    no file; `prepare` finds, generates or caches the data.
+
+    Attributes:
+        task: "classification", or "retrieval" for pairs of documents.
+        n_tokens: vocabulary size, special tokens included, or None when the input is real.
+        d_input: channels of a real input, or None when the input is token ids.
+        n_classes: number of classes.
+        l_max: longest sequence that a batch can hold.
+    """
+
+    task: ClassVar[str] = "classification"
+    n_tokens: int | None = None
+    d_input: int | None = None
+    n_classes: int
+    l_max: int
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the data ready on disk; idempotent, atomic, with a progress bar where it takes long.
+
+        Raises:
+            UsageError: files that the user must provide are missing (the message shows the expected tree) or a cache
+                is damaged (the message says which file and what to do).
+        """
+
+    @abstractmethod
+    def split(self, name: str) -> Dataset:
+        """The samples of "train", "val" or "test" as pairs (x, y); x is what `collate` takes."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Facts for the run record: source ("release", "generated", "stand-in"), path, counts, checksum, split
+        convention and its fingerprint. Call after `prepare`."""
+
+    def collate(self, items: Sequence[tuple[Any, int]]) -> Batch:
+        """Right-pad the samples with zeros to the longest of the batch."""
+        sequences = [torch.as_tensor(np.asarray(x)) for x, _ in items]
+        lengths = torch.tensor([len(x) for x in sequences], dtype=torch.int64)
+        padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+        inputs = padded.float() if padded.is_floating_point() else padded.long()
+        return Batch(inputs, torch.tensor([y for _, y in items], dtype=torch.int64), lengths)

@@ -1,0 +1,1 @@
+"""Sequence layers and the model around them: importing this package registers the built-in layers."""

@@ -1,0 +1,92 @@
+"""The contract of a sequence layer: what every layer of the comparison takes, returns and promises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UsageError
+
+
+class SequenceLayer(nn.Module, ABC):
+    """A map from sequences (B, L, H) to sequences (B, L, H) that may carry a state.
+
+    Promises, tested for every registered layer:
+      - a causal layer gives the same outputs and gradients however the sequence is cut into chunks, when the state
+        returned for one chunk is passed to the next;
+      - `step` equals `forward` on the same inputs;
+      - positions at and after `lengths` change nothing, in either direction;
+      - no complex tensor in the state dict, and no entry whose shape depends on the sequence length.
+
+    Attributes:
+        d_model: H, features of input and output.
+        roles: role of each own parameter that the optimiser may treat apart, name -> one of "A", "B", "C", "D", "dt"
+            ("A" covers everything that places the eigenvalues: Lambda, low-rank terms, alpha). Parameters that are
+            not named get the ordinary learning rate and weight decay.
+    """
+
+    roles: ClassVar[dict[str, str]] = {}
+    d_model: int
+
+    @property
+    @abstractmethod
+    def causal(self) -> bool:
+        """Whether output t depends on inputs up to t only, so that the layer can carry a state and be stepped."""
+
+    @abstractmethod
+    def forward(
+        self, u: Tensor, state: Any = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+    ) -> tuple[Tensor, Any]:
+        """Run the layer over a sequence.
+
+        Args:
+            u: (B, L, H), L >= 1.
+            state: what `initial_state` or an earlier call returned; None starts from rest.
+            lengths: (B,) int64, valid positions of each sample, 1..L; None means all L. Outputs at later positions
+                are unspecified; the returned state is the one after each sample's own last valid position.
+            dt_scale: factor on the layer's step dt: 2.0 for data sampled at half the rate of training; a tensor of
+                shape (B,) or (B, L) where the layer supports a step of its own per sample or per position.
+        Returns:
+            y: (B, L, H) and the state to go on from (None for a layer that is not causal).
+        Raises:
+            UsageError: a shape that does not fit, or something this layer cannot do, with what to do instead.
+        """
+
+    def step(self, u_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One position: u_t (B, H) and a state to y_t (B, H) and the next state; equals `forward` on (B, 1, H)."""
+        raise UsageError(f"{type(self).__name__} cannot be stepped. {self._why_not_causal()}")
+
+    def initial_state(self, batch_size: int) -> Any:
+        """The state of rest for `batch_size` samples, on the layer's own device."""
+        raise UsageError(f"{type(self).__name__} carries no state. {self._why_not_causal()}")
+
+    def _why_not_causal(self) -> str:
+        """What to do instead, appended to the two messages above."""
+        if getattr(self, "bidirectional", False):
+            return "It is bidirectional, so an output depends on later inputs: build it with bidirectional=False."
+        return "Call forward on the whole sequence."
+
+    def _check_input(self, u: Tensor, state: Any = None, lengths: Tensor | None = None) -> None:
+        """Refuse a wrong shape before it broadcasts into something plausible."""
+        name = type(self).__name__
+        if u.dim() != 3 or u.shape[-1] != self.d_model:
+            raise UsageError(
+                f"{name} takes u of shape (batch, length, {self.d_model}), got {tuple(u.shape)}. "
+                f"Sequences stored as (batch, features, length) need u.transpose(1, 2)."
+            )
+        if u.shape[1] == 0:
+            raise UsageError(f"{name} got an empty sequence, u of shape {tuple(u.shape)}; the length must be >= 1.")
+        if state is not None and not self.causal:
+            raise UsageError(f"{name} got a state but carries none. {self._why_not_causal()}")
+        if lengths is not None and tuple(lengths.shape) != (u.shape[0],):
+            raise UsageError(
+                f"{name} takes lengths of shape ({u.shape[0]},), one a sample, got {tuple(lengths.shape)}."
+            )
+
+
+def valid_mask(lengths: Tensor, length: int) -> Tensor:
+    """(B, length) bool, True at positions before each sample's `lengths`."""
+    return torch.arange(length, device=lengths.device) < lengths[:, None]

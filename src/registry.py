@@ -1,0 +1,177 @@
+"""Names for interchangeable parts: layers, measures, alpha initialisers, datasets.
+
+A part is registered by one decorator and built from a *node*, a mapping of `name` plus options. The options are those
+of the part's own signature and its defaults are the only defaults; what is known only at run time (`d_model`, the
+order N) is passed when building. Built-in parts register when their package is imported, which happens at the first
+look-up; parts of other packages come through `imports=[my_pkg.alphas]` or an entry point.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from .errors import UsageError, did_you_mean, unknown
+
+Part = TypeVar("Part", bound=Callable[..., Any])
+
+
+class Registry:
+    """One kind of part.
+
+    Args:
+        kind: what a part is called in messages ("layer").
+        package: package of ours whose import registers the built-in parts.
+    Entry points of the group `fractal_ssm.<kind>s` are loaded at the first look-up as well.
+    """
+
+    def __init__(self, kind: str, package: str):
+        self.kind = kind
+        self._package = package
+        self._parts: dict[str, Callable[..., Any]] = {}
+        self._loaded = False
+
+    def register(self, name: str) -> Callable[[Part], Part]:
+        """Decorator: make a class or function known as `name`.
+
+        Raises:
+            UsageError: another part holds the name, or the signature ends in `**kwargs` (a misspelt option
+                would then be swallowed). Registering the same qualified name again replaces it: notebooks reload.
+        """
+
+        def decorate(part: Part) -> Part:
+            held = self._parts.get(name)
+            if held is not None and _qualified(held) != _qualified(part):
+                raise UsageError(
+                    f"The {self.kind} name '{name}' is taken by {_qualified(held)}; "
+                    f"{_qualified(part)} needs another name."
+                )
+            for parameter in inspect.signature(part).parameters.values():
+                if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                    raise UsageError(
+                        f"{_qualified(part)} takes **{parameter.name}, so a misspelt option would pass unnoticed. "
+                        f"Name every option of a registered {self.kind} in its signature."
+                    )
+            self._parts[name] = part
+            return part
+
+        return decorate
+
+    def names(self) -> list[str]:
+        """All known names, sorted; loads the built-in parts and the entry points."""
+        self._load()
+        return sorted(self._parts)
+
+    def get(self, name: str) -> Callable[..., Any]:
+        """The part registered as `name`.
+
+        Raises:
+            UsageError: unknown name; the message lists the known ones, the nearest, and how to add one.
+        """
+        self._load()
+        if name not in self._parts:
+            raise unknown(
+                self.kind,
+                name,
+                self._parts,
+                f"A {self.kind} of your own is found when its module is named in imports=[...] "
+                f"or as an entry point 'fractal_ssm.{self.kind}s'.",
+            )
+        return self._parts[name]
+
+    def options(self, name: str, runtime: Iterable[str] = ()) -> list[str]:
+        """Names of the options of a part, without those passed at run time."""
+        parameters = inspect.signature(self.get(name)).parameters
+        return [key for key in parameters if key not in set(runtime)]
+
+    def check(self, node: Mapping[str, Any], runtime: Iterable[str] = ()) -> None:
+        """Refuse a node whose name or options the part does not have; builds nothing.
+
+        Raises:
+            UsageError: no `name`, an unknown name, an unknown option or a missing one.
+        """
+        if "name" not in node:
+            raise UsageError(f"A {self.kind} needs a 'name', got {dict(node)}. Known: {', '.join(self.names())}.")
+        name, runtime = node["name"], set(runtime)
+        allowed = self.options(name, runtime)
+        for key in node:
+            if key != "name" and key not in allowed:
+                raise UsageError(
+                    f"The {self.kind} '{name}' has no option '{key}'. Its options: {', '.join(allowed) or 'none'}."
+                    f"{did_you_mean(key, allowed)}"
+                )
+        parameters = inspect.signature(self.get(name)).parameters
+        missing = [
+            key
+            for key in allowed
+            if parameters[key].default is inspect.Parameter.empty
+            and parameters[key].kind is not inspect.Parameter.VAR_POSITIONAL
+            and key not in node
+        ]
+        if missing:
+            raise UsageError(f"The {self.kind} '{name}' needs {', '.join(missing)}.")
+
+    def build(self, node: Mapping[str, Any], **runtime: Any) -> Any:
+        """Call the part of `node` with its options and the run-time facts.
+
+        Run-time facts that the part does not ask for are left out, so that a part takes only what it needs.
+        """
+        self.check(node, runtime)
+        part = self.get(node["name"])
+        wanted = inspect.signature(part).parameters
+        options = {key: value for key, value in node.items() if key != "name"}
+        return part(**options, **{key: value for key, value in runtime.items() if key in wanted})
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        # Set first: a built-in module may itself look something up while it is imported.
+        self._loaded = True
+        try:
+            importlib.import_module(self._package)
+            for point in entry_points(group=f"fractal_ssm.{self.kind}s"):
+                point.load()
+        except BaseException:
+            self._loaded = False
+            raise
+
+
+def _qualified(part: Callable[..., Any]) -> str:
+    return f"{part.__module__}.{part.__qualname__}"
+
+
+layers = Registry("layer", "fractal_ssm.models")
+measures = Registry("measure", "fractal_ssm.hippo")
+alphas = Registry("alpha", "fractal_ssm.models.fractal.alpha")
+datasets = Registry("dataset", "fractal_ssm.data")
+
+register_layer = layers.register
+register_measure = measures.register
+register_alpha = alphas.register
+register_dataset = datasets.register
+list_layers = layers.names
+list_measures = measures.names
+list_alphas = alphas.names
+list_datasets = datasets.names
+
+
+def import_plugins(modules: Iterable[str]) -> None:
+    """Import the modules named in `imports=[...]`, whose decorators then register their parts.
+
+    Raises:
+        UsageError: a named module does not exist. An import that fails *inside* the module is shown untouched.
+    """
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            # `import a.b` fails with name 'a' or 'a.b' when the plug-in itself is missing.
+            if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
+                raise
+            raise UsageError(
+                f"imports names '{module}', but there is no module '{error.name}' on the Python path. "
+                f"Install the package, or run with PYTHONPATH set to the folder that holds it."
+            ) from error
