@@ -1,0 +1,54 @@
+# Everything runs in .venv, which the first target that needs it creates. Nothing else on the machine is touched.
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test test-slow bench figures doctor wheel clean
+
+help:           ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## create .venv with the pinned packages (other targets do this by themselves)
+
+# The stamp is written last, so an interrupted installation is started again and a finished one is not.
+$(STAMP): requirements.txt setup.py pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: fractal_ssm needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." ; \
+	  echo "      Name another one: make $(MAKECMDGOALS) PYTHON=python3.11" ; exit 1 ; }
+	@echo "Creating $(VENV) with the packages pinned in requirements.txt (about 2.2 GB, one to five minutes) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+	@echo "$(VENV) is ready."
+
+train: $(STAMP) ## train FRACTAL on ListOps within the CPU budget (ARGS="seed=1 ..." to change it)
+	@echo "python -m train experiment=lra/fractal-listops budget=cpu $(ARGS)"
+	@$(RUN) -m train experiment=lra/fractal-listops budget=cpu $(ARGS)
+
+test: $(STAMP) ## run the fast tests (ARGS="tests/ops -x" to choose)
+	@echo "python -m pytest -m 'not slow' $(ARGS)"
+	@$(RUN) -m pytest -m 'not slow' $(ARGS)
+
+test-slow: $(STAMP) ## run the tests that take minutes
+	@$(RUN) -m pytest -m slow $(ARGS)
+
+bench: $(STAMP) ## time scans, kernels and layers beside every installed peer; writes docs/performance.md
+	@$(RUN) -m scripts.bench $(ARGS)
+
+figures: $(STAMP) ## draw every figure into docs/figures/
+	@$(RUN) scripts/figures/all.py $(ARGS)
+
+doctor: $(STAMP) ## print versions, devices, backends and registered parts
+	@$(RUN) -m fractal_ssm.doctor $(ARGS)
+
+wheel: $(STAMP) ## build dist/fractal_ssm-*.whl
+	@rm -rf build
+	@$(RUN) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@ls dist
+
+clean:          ## remove .venv and build products; data/ and runs/ are kept
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache

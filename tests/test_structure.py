@@ -1,0 +1,85 @@
+"""The shape of the source tree: who may import whom, file sizes, one package name."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SRC = ROOT / "src"
+SOURCES = sorted(SRC.rglob("*.py"))
+
+# What each room may import; a room not named here may import anything.
+ALLOWED = {
+    "errors": set(),
+    "registry": {"errors"},
+    "config": {"errors", "registry"},
+    "ops": {"errors", "ops"},
+    "hippo": {"errors", "registry", "hippo"},
+    "models": {"errors", "registry", "ops", "hippo", "models"},
+    "data": {"errors", "registry", "data"},
+    "training": {"errors", "registry", "config", "training", "data.base", "models.base", "models.backbone", "ops"},
+}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Modules of ours that a file imports anywhere, dotted from the package root ("ops.scan")."""
+    package = ("fractal_ssm", *path.relative_to(SRC).parent.parts)
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = (*base, *(node.module.split(".") if node.module else ()))
+            found |= {".".join((*module, alias.name)) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name.removeprefix("fractal_ssm.") for name in found if name.startswith("fractal_ssm.")}
+
+
+def may_import(room: str, module: str) -> bool:
+    return any(module == allowed or module.startswith(allowed + ".") for allowed in ALLOWED[room])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(SRC)))
+def test_arrows_point_one_way(path):
+    parts = path.relative_to(SRC).with_suffix("").parts
+    room = parts[0]
+    if room in ALLOWED:
+        wrong = {module for module in imports_of(path) if not may_import(room, module)}
+        assert not wrong, f"{room} must not import {sorted(wrong)}"
+
+
+def test_the_walker_sees_a_forbidden_import(tmp_path, monkeypatch):
+    (tmp_path / "ops").mkdir()
+    bad = tmp_path / "ops" / "bad.py"
+    bad.write_text("def f():\n    from ..models.base import SequenceLayer\n")
+    monkeypatch.setitem(globals(), "SRC", tmp_path)
+    assert imports_of(bad) == {"models.base.SequenceLayer"}
+    assert not may_import("ops", "models.base.SequenceLayer")
+
+
+def python_files() -> list[Path]:
+    return [
+        path
+        for folder in ("src", "scripts", "tests", "configs")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    ] + [ROOT / "train.py", ROOT / "setup.py"]
+
+
+def test_files_stay_readable():
+    long = {str(p.relative_to(ROOT)): n for p in python_files() if (n := len(p.read_text().splitlines())) > 400}
+    assert not long, f"files over 400 lines: {long}"
+
+
+def test_the_package_has_one_name():
+    # `import src...` from the root works too, and makes a second, different copy of every class.
+    guilty = []
+    for path in python_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if any(name == "src" or name.startswith("src.") for name in names):
+                guilty.append(str(path.relative_to(ROOT)))
+    assert not guilty
