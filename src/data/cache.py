@@ -1,0 +1,224 @@
+"""Prepared data on disk: built once, atomically, with its parameters and checksums, and never half-read.
+
+A cache is a folder of files plus `manifest.json`, which holds the parameters that made it, the SHA-256 and size of every
+file, and facts about the content. It is built in a hidden folder beside its final place and renamed there when complete,
+so an interrupted build leaves nothing that could be taken for a cache, and of two processes that build at once one waits
+(or, where file locks do not work, one result is thrown away). A cache that fails its checks is refused and never
+rebuilt by itself: the folder may hold something of the user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Cache:
+    """An opened cache.
+
+    Attributes:
+        folder: where it is.
+        parameters: what made it; equal parameters mean equal content.
+        facts: what the builder found out about the content (counts, label shares, vocabulary, ...).
+        checksum: SHA-256 over names and checksums of all files: one number for the whole content.
+    """
+
+    folder: Path
+    parameters: dict[str, Any]
+    facts: dict[str, Any]
+    checksum: str
+
+    def array(self, name: str) -> np.ndarray:
+        """The array of file `name`.npy, memory-mapped read-only."""
+        return np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+
+
+def cache_folder(data_dir: Path, task: str, kind: str, parameters: Mapping[str, Any]) -> Path:
+    """`data_dir/cache/<task>/<kind>-<hash of the parameters>`: other parameters never meet the same folder."""
+    digest = hashlib.sha256(_canonical(parameters).encode()).hexdigest()
+    return Path(data_dir) / "cache" / task / f"{kind}-{digest[:10]}"
+
+
+def load_or_build(
+    folder: Path,
+    parameters: Mapping[str, Any],
+    build: Callable[[Path], Mapping[str, Any]],
+    resumable: bool = False,
+) -> Cache:
+    """Open the cache at `folder`, or build it first.
+
+    Args:
+        folder: final place, usually from `cache_folder`.
+        parameters: JSON values; compared with those in the manifest.
+        build: called with an empty folder; writes files there and returns the facts (JSON values).
+        resumable: keep what an interrupted build wrote; `build` finds it in its folder at the next call.
+    Raises:
+        UsageError: a cache is there but damaged, or made by something else, or the place cannot be written.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        return open_cache(folder, parameters)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(folder):
+            if not folder.exists():
+                _build(folder, json.loads(_canonical(parameters)), build, resumable)
+    except PermissionError as error:
+        raise UsageError(
+            f"The data cache {folder} cannot be written ({error.strerror}: {error.filename}). "
+            f"Set data_dir to a folder that you may write, and link the raw data into it."
+        ) from error
+    return open_cache(folder, parameters)
+
+
+def open_cache(folder: Path, parameters: Mapping[str, Any] | None = None, thorough: bool = False) -> Cache:
+    """Open an existing cache after checking it.
+
+    Args:
+        folder: the cache.
+        parameters: what it must have been made with; None accepts any.
+        thorough: read every file and compare its SHA-256. Otherwise a file whose size and time of change are those of
+            the manifest is trusted, and only a touched or copied file is read.
+    Raises:
+        UsageError: no manifest, another format, other parameters, a missing file, a wrong size or checksum.
+    """
+    folder = Path(folder)
+    manifest = _read_manifest(folder)
+    if parameters is not None and manifest["parameters"] != json.loads(_canonical(parameters)):
+        raise _refused(folder, f"its parameters are {manifest['parameters']}, wanted were {dict(parameters)}")
+    for name, record in manifest["files"].items():
+        _check_file(folder, name, record, thorough)
+    return Cache(folder, manifest["parameters"], manifest["facts"], manifest["checksum"])
+
+
+def source_stamp(path: Path) -> dict[str, Any]:
+    """Identity of a large source file without reading all of it: size, and SHA-256 of its first and last MiB."""
+    size, part = path.stat().st_size, 1 << 20
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        digest.update(file.read(part))
+        if size > part:
+            file.seek(max(part, size - part))
+            digest.update(file.read(part))
+    return {"name": path.name, "bytes": size, "sha256_ends": digest.hexdigest()}
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, as 64 hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _build(folder: Path, parameters: dict[str, Any], build: Callable[[Path], Mapping[str, Any]], resumable: bool):
+    # The lock is held: leftovers of killed builds on this machine belong to nobody.
+    mine = f".{folder.name}.{os.uname().nodename if hasattr(os, 'uname') else 'host'}"
+    for stale in folder.parent.glob(f"{mine}.tmp-*"):
+        shutil.rmtree(stale)
+    partial = folder.parent / (f".{folder.name}.partial" if resumable else f"{mine}.tmp-{uuid.uuid4().hex[:8]}")
+    partial.mkdir(exist_ok=resumable)
+    try:
+        facts = build(partial)
+        files = {path.name: _record(path) for path in sorted(partial.iterdir()) if path.name != MANIFEST}
+        content = "".join(f"{name} {record['sha256']}\n" for name, record in files.items())
+        manifest = {
+            "format": FORMAT,
+            "parameters": parameters,
+            "facts": dict(facts),
+            "checksum": hashlib.sha256(content.encode()).hexdigest(),
+            "files": files,
+        }
+        with open(partial / MANIFEST, "w", encoding="utf-8") as file:
+            json.dump(manifest, file, indent=1, ensure_ascii=True)
+            _flush(file)
+        try:
+            partial.rename(folder)
+        except OSError:
+            # Another machine without our lock was faster; its result is opened, and thereby checked, by the caller.
+            if not (folder / MANIFEST).exists():
+                raise
+    finally:
+        if partial.exists() and not resumable:
+            shutil.rmtree(partial)
+
+
+def _record(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        _flush(file)
+    stat = path.stat()
+    return {"sha256": file_sha256(path), "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+
+
+def _flush(file) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise _refused(folder, f"it holds no {MANIFEST}, so it was not made by this program or was changed since")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        complete = {"format", "parameters", "facts", "checksum", "files"} <= manifest.keys()
+    except (ValueError, AttributeError) as error:
+        raise _refused(folder, f"{MANIFEST} cannot be read ({error})") from error
+    if not complete or manifest["format"] != FORMAT:
+        raise _refused(folder, f"{MANIFEST} is not of format {FORMAT}")
+    return manifest
+
+
+def _check_file(folder: Path, name: str, record: Mapping[str, Any], thorough: bool) -> None:
+    path = folder / name
+    if not path.is_file():
+        raise _refused(folder, f"{name} is missing")
+    stat = path.stat()
+    if stat.st_size != record["bytes"]:
+        raise _refused(folder, f"{name} has {stat.st_size:,} bytes instead of {record['bytes']:,}")
+    touched = stat.st_mtime_ns != record["mtime_ns"]
+    if (thorough or touched) and file_sha256(path) != record["sha256"]:
+        raise _refused(folder, f"the content of {name} does not match its checksum")
+
+
+def _refused(folder: Path, reason: str) -> UsageError:
+    return UsageError(
+        f"The data cache {folder} is refused: {reason}. Nothing was changed. "
+        f"If the folder holds nothing of yours, delete it and run again; it is then built anew."
+    )
+
+
+def _canonical(parameters: Mapping[str, Any]) -> str:
+    return json.dumps(dict(parameters), sort_keys=True, ensure_ascii=True)
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Hold the build lock of one cache; says so when it has to wait. Without file locks (Windows) it does nothing."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(folder.parent / f".{folder.name}.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"Waiting for another process that builds {folder} ...", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
