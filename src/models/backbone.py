@@ -1,0 +1,222 @@
+"""The model around the layers: encoder, blocks, pooling and head, the same for every layer of the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UsageError, unknown
+from ..registry import layers
+from .base import SequenceLayer
+from .blocks.block import Block
+from .blocks.decoder import POOLS, build_head, pool_positions
+from .blocks.dense import check_framework
+from .blocks.encoder import Encoder
+from .blocks.mixer import MIXERS
+from .blocks.norm import build_norm
+
+
+class SequenceModel(nn.Module):
+    """Sequence classifier: encoder, n residual blocks around one kind of layer, pooling, head.
+
+    The defaults are ours and make a sample's scores independent of the padding of its batch; the published models are
+    named settings of the same options (configs/model).
+
+    Args:
+        layer: node of the layer, `{"name": "fractal", ...}`: `name` plus options of its signature.
+        n_classes: scores a sequence.
+        n_tokens: size of the vocabulary when the input is token ids.
+        d_input: channels when the input is real. Exactly one of the two is given.
+        l_max: longest sequence, for layers that ask for it; no parameter's shape depends on it.
+        task: "classification", or "retrieval" for pairs of documents stacked as (2B, L).
+        d_model: H, width of the residual stream.
+        n_layers: number of blocks, >= 1.
+        mixer: what follows the layer: "glu" (S4), "full_glu", "half_glu1", "half_glu2", "gelu" (S5), "silu_gate"
+            (FRACTAL), or "mlp" (Transformer: nothing, then a feed-forward sub-block).
+        norm: "layer", "batch" (as published for S4 and S5: padding counts in the statistics) or "batch-masked".
+        prenorm: norm before the layer (True) or after the residual sum (False).
+        final_norm: one more norm after the last block (S4: with prenorm only; S5: never).
+        dropout: probability in [0, 1); draws are shared by all positions of a sample except one inside "glu".
+        pool: "mean" or "last" over the valid positions, or "cls" (a learned token in front; not for causal layers).
+        mask_padding: tell the layers the true lengths (S4 does; the published S5 lets padding pass through its scans,
+            so that scores depend on how far the batch is padded).
+        bn_momentum: share of the new batch in the running statistics, in (0, 1] (flax's 0.95 is 0.05).
+        encoder_bias: bias after the token embedding (S5's one-hot dense layer has one, S4's embedding has none).
+        positions: "none" or "sinusoidal" absolute positions added by the encoder.
+        d_ff: width of the feed-forward sub-block of "mlp"; None means 4 H.
+        framework: whose defaults dense layers, layer-norm eps and the retrieval head's GELU follow: "torch" or "flax".
+    Raises:
+        UsageError: an option out of its range, or a layer or name that does not exist.
+    """
+
+    def __init__(
+        self,
+        layer: Mapping[str, Any],
+        *,
+        n_classes: int,
+        n_tokens: int | None = None,
+        d_input: int | None = None,
+        l_max: int | None = None,
+        task: str = "classification",
+        d_model: int = 128,
+        n_layers: int = 6,
+        mixer: str = "glu",
+        norm: str = "layer",
+        prenorm: bool = True,
+        final_norm: bool = True,
+        dropout: float = 0.0,
+        pool: str = "mean",
+        mask_padding: bool = True,
+        bn_momentum: float = 0.1,
+        encoder_bias: bool = True,
+        positions: str = "none",
+        d_ff: int | None = None,
+        framework: str = "torch",
+    ):
+        super().__init__()
+        _check(n_classes, d_model, n_layers, dropout, bn_momentum, pool, mixer, d_ff)
+        check_framework(framework)
+        self.d_model, self.pool, self.task = d_model, pool, task
+        self.encoder = Encoder(
+            d_model,
+            n_tokens,
+            d_input,
+            bias=encoder_bias,
+            positions=positions,
+            class_token=pool == "cls",
+            framework=framework,
+        )
+        self.blocks = nn.ModuleList(
+            Block(
+                _build_layer(layer, d_model, l_max),
+                mixer=mixer,
+                norm=norm,
+                prenorm=prenorm,
+                dropout=dropout,
+                mask_padding=mask_padding,
+                bn_momentum=bn_momentum,
+                framework=framework,
+                d_ff=d_ff,
+            )
+            for _ in range(n_layers)
+        )
+        self.final_norm = build_norm(norm, d_model, bn_momentum, framework) if final_norm else None
+        self.head = build_head(task, d_model, n_classes, framework)
+        if pool == "cls" and self.causal:
+            raise UsageError(
+                f"pool='cls' reads a token in front of the sequence, which a causal layer ('{layer['name']}' as "
+                f"configured) never updates. Use pool='mean' or 'last', or bidirectional: true."
+            )
+
+    @property
+    def causal(self) -> bool:
+        """Whether the model can carry a state and be stepped."""
+        return self.blocks[0].layer.causal
+
+    def forward(self, inputs: Tensor, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0) -> Tensor:
+        """Scores of whole sequences.
+
+        Args:
+            inputs: (B, L) int64 token ids, or (B, L, d_input) real; (2B, ...) for retrieval.
+            lengths: (B,) int64, valid positions of each sample; None means all.
+            dt_scale: factor on every layer's time step (see `SequenceLayer.forward`).
+        Returns:
+            logits: (B, n_classes).
+        """
+        x, _ = self.features(inputs, lengths=lengths, dt_scale=dt_scale)
+        return self.head(pool_positions(x, self.pool, lengths))
+
+    def features(
+        self,
+        inputs: Tensor,
+        state: Any = None,
+        lengths: Tensor | None = None,
+        dt_scale: float | Tensor = 1.0,
+    ) -> tuple[Tensor, Any]:
+        """Features before pooling, and the state to go on from.
+
+        A causal model in eval mode gives the same features however the sequence is cut into chunks.
+
+        Args:
+            inputs, lengths, dt_scale: as for `forward`.
+            state: what `initial_state` or an earlier call returned; None starts from rest.
+        Returns:
+            x: (B, L, H) ((B, L + 1, H) with the class token of pool="cls" in front) and the state, None if not causal.
+        """
+        if state is not None and not self.causal:
+            raise UsageError("The model got a state but its layers carry none: build them with bidirectional: false.")
+        position, states = (None, [None] * len(self.blocks)) if state is None else state
+        x = self.encoder(inputs, position)
+        if self.pool == "cls":
+            lengths = None if lengths is None else lengths + 1
+            if isinstance(dt_scale, Tensor) and dt_scale.dim() == 2:
+                raise UsageError("A dt_scale per position does not go with pool='cls', whose token has no time step.")
+        new_states = []
+        for block, layer_state in zip(self.blocks, states, strict=True):
+            x, layer_state = block(x, layer_state, lengths, dt_scale)
+            new_states.append(layer_state)
+        if self.final_norm is not None:
+            x = self.final_norm(x, lengths)
+        if not self.causal:
+            return x, None
+        start = torch.zeros(len(x), dtype=torch.int64, device=x.device) if position is None else position
+        return x, (start + (x.shape[1] if lengths is None else lengths), tuple(new_states))
+
+    def step(self, inputs_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One position: inputs_t (B,) token ids or (B, d_input), and a state, to features (B, H) and the next state.
+
+        Equals `features` on a sequence of length one; call `eval()` first, so that batch norms use running statistics.
+        """
+        position, states = state
+        x = self.encoder(inputs_t[:, None], position)[:, 0]
+        new_states = []
+        for block, layer_state in zip(self.blocks, states, strict=True):
+            x, layer_state = block.step(x, layer_state)
+            new_states.append(layer_state)
+        if self.final_norm is not None:
+            x = self.final_norm(x[:, None])[:, 0]
+        return x, (position + 1, tuple(new_states))
+
+    def initial_state(self, batch_size: int) -> Any:
+        """The state of rest: (position (B,) int64, one state a block). Raises UsageError if the layers carry none."""
+        states = tuple(block.layer.initial_state(batch_size) for block in self.blocks)
+        device = next(self.parameters()).device
+        return torch.zeros(batch_size, dtype=torch.int64, device=device), states
+
+
+def _build_layer(node: Mapping[str, Any], d_model: int, l_max: int | None) -> SequenceLayer:
+    layer = layers.build(node, d_model=d_model, l_max=l_max)
+    if not isinstance(layer, SequenceLayer):
+        raise UsageError(
+            f"The layer '{node['name']}' is a {type(layer).__name__}, which does not keep the layer contract. "
+            f"Derive it from fractal_ssm.models.base.SequenceLayer."
+        )
+    return layer
+
+
+def _check(
+    n_classes: int,
+    d_model: int,
+    n_layers: int,
+    dropout: float,
+    bn_momentum: float,
+    pool: str,
+    mixer: str,
+    d_ff: int | None,
+) -> None:
+    for name, value in {"n_classes": n_classes, "d_model": d_model, "n_layers": n_layers}.items():
+        if value < 1:
+            raise UsageError(f"The model needs {name} >= 1, got {value}.")
+    if not 0.0 <= dropout < 1.0:
+        raise UsageError(f"dropout is a probability in [0, 1), got {dropout}.")
+    if not 0.0 < bn_momentum <= 1.0:
+        raise UsageError(f"bn_momentum is a share in (0, 1], got {bn_momentum}. Flax's momentum m is 1 - m here.")
+    if pool not in POOLS:
+        raise unknown("pool", pool, POOLS)
+    if mixer not in MIXERS:
+        raise unknown("mixer", mixer, MIXERS)
+    if d_ff is not None and mixer != "mlp":
+        raise UsageError(f"d_ff is the width of the feed-forward sub-block of mixer='mlp', but the mixer is '{mixer}'.")

@@ -1,0 +1,1 @@
+"""The parts of the model around the layers: encoder, block (norm, layer, mixer), pooling and heads."""

@@ -1,0 +1,91 @@
+"""One block for every layer of the comparison: norm, sequence layer, mixer, residual."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..base import SequenceLayer
+from .dense import TiedDropout, dense
+from .mixer import build_mixer
+from .norm import build_norm
+
+
+class Block(nn.Module):
+    """Residual block around one sequence layer.
+
+    prenorm:  x + dr(mixer(layer(norm(x))));     postnorm:  norm(x + dr(mixer(layer(x)))).
+    With mixer="mlp" a feed-forward sub-block x + dr(W2 dr(gelu(W1 norm(x)))) (or its postnorm form) follows.
+
+    Args:
+        layer: the sequence layer; its d_model is the block's width H.
+        mixer, norm, prenorm, dropout, mask_padding, bn_momentum, framework, d_ff: see `SequenceModel`.
+    """
+
+    def __init__(
+        self,
+        layer: SequenceLayer,
+        *,
+        mixer: str,
+        norm: str,
+        prenorm: bool,
+        dropout: float,
+        mask_padding: bool,
+        bn_momentum: float,
+        framework: str,
+        d_ff: int | None = None,
+    ):
+        super().__init__()
+        d_model = layer.d_model
+        self.mask_padding = mask_padding
+        self.prenorm = prenorm
+        self.norm = build_norm(norm, d_model, bn_momentum, framework)
+        self.layer = layer
+        self.mixer = build_mixer(mixer, d_model, dropout, framework)
+        self.dropout = TiedDropout(dropout)
+        self.feed_forward = None
+        if mixer == "mlp":
+            width = 4 * d_model if d_ff is None else d_ff
+            second_norm = build_norm(norm, d_model, bn_momentum, framework)
+            self.feed_forward = FeedForward(second_norm, d_model, width, prenorm, dropout, framework)
+
+    def forward(
+        self, x: Tensor, state: Any = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+    ) -> tuple[Tensor, Any]:
+        """x (B, L, H) to the same shape, and the layer's state (None where it carries none)."""
+        z = self.norm(x, lengths) if self.prenorm else x
+        y, state = self.layer(z, state=state, lengths=lengths if self.mask_padding else None, dt_scale=dt_scale)
+        return self._finish(x, y, z, lengths), state
+
+    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One position: x_t (B, H) and the layer's state to the same two."""
+        x = x_t[:, None]
+        z = self.norm(x) if self.prenorm else x
+        y_t, state = self.layer.step(z[:, 0], state)
+        return self._finish(x, y_t[:, None], z, None)[:, 0], state
+
+    def _finish(self, x: Tensor, y: Tensor, z: Tensor, lengths: Tensor | None) -> Tensor:
+        x = x + self.dropout(self.mixer(y, z))
+        if not self.prenorm:
+            x = self.norm(x, lengths)
+        return x if self.feed_forward is None else self.feed_forward(x, lengths)
+
+
+class FeedForward(nn.Module):
+    """The Transformer's second sub-block: x + dr(W2 dr(gelu(W1 norm(x)))), or norm(x + ...) when not prenorm."""
+
+    def __init__(self, norm: nn.Module, d_model: int, width: int, prenorm: bool, dropout: float, framework: str):
+        super().__init__()
+        self.prenorm = prenorm
+        self.norm = norm
+        self.inner = dense(d_model, width, framework)
+        self.outer = dense(width, d_model, framework)
+        self.dropout = TiedDropout(dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """x (B, L, H) to the same shape."""
+        z = self.norm(x, lengths) if self.prenorm else x
+        x = x + self.dropout(self.outer(self.dropout(F.gelu(self.inner(z)))))
+        return x if self.prenorm else self.norm(x, lengths)

@@ -1,0 +1,55 @@
+"""Linear layers and dropout as the published models have them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import unknown
+
+FRAMEWORKS = ("torch", "flax")
+
+# Standard deviation of a unit normal cut at two standard deviations.
+_CUT_NORMAL_STD = 0.87962566103423978
+
+
+def check_framework(framework: str) -> None:
+    """Refuse a framework whose defaults are not known."""
+    if framework not in FRAMEWORKS:
+        raise unknown("framework", framework, FRAMEWORKS, "It names whose defaults dense layers start from.")
+
+
+def lecun_normal_(weight: Tensor, fan_in: int) -> Tensor:
+    """Fill `weight` in place with the variance-1/fan_in normal cut at two standard deviations (flax's default)."""
+    std = math.sqrt(1.0 / fan_in) / _CUT_NORMAL_STD
+    with torch.no_grad():
+        return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def dense(d_in: int, d_out: int, framework: str) -> nn.Linear:
+    """Linear map with bias, started as `framework` does: torch's default, or flax's (LeCun normal, zero bias)."""
+    layer = nn.Linear(d_in, d_out)
+    if framework == "flax":
+        lecun_normal_(layer.weight, fan_in=d_in)
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+class TiedDropout(nn.Module):
+    """Dropout with one draw a sample and feature, shared by all positions; kept values are scaled by 1 / (1 - p)."""
+
+    def __init__(self, p: float):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, L, H) to the same shape."""
+        if not self.training or self.p == 0.0:
+            return x
+        return x * F.dropout(x.new_ones(x.shape[0], 1, x.shape[2]), self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
