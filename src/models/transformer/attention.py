@@ -1,0 +1,153 @@
+"""Multi-head softmax attention on the layer contract, with a key-value cache as its state."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import UsageError
+from ...registry import register_layer
+from ..base import SequenceLayer, valid_mask
+from .rotary import rotate
+
+
+class Cache(NamedTuple):
+    """What a causal attention layer remembers of T earlier inputs; it grows by every input.
+
+    key, value: (B, heads, T, head size); valid: (B, T) bool, False where a chunk was padded; position: (B,) the
+    position reached, in steps of training's sampling rate.
+    """
+
+    key: Tensor
+    value: Tensor
+    valid: Tensor
+    position: Tensor
+
+
+@register_layer("transformer")
+class Attention(SequenceLayer):
+    """y_t = W_o concat_h( sum_s softmax_s(q_t . k_s / sqrt(d)) v_s ), over all s, or s <= t when causal.
+
+    Args:
+        d_model: H.
+        n_heads: number of heads; divides `d_qkv`.
+        d_qkv: total width of queries, keys and values; None means H. d = d_qkv / n_heads.
+        rotary: rotate queries and keys by their positions (RoFormer, arXiv 2104.09864), which makes the scores
+            depend on distances. Without it the layer sees no order: add positions in the encoder.
+        bidirectional: attend to later positions too (no state, no step).
+        dropout: on the attention weights, in training.
+
+    Time and memory grow as L^2 in the worst case (torch picks the kernel); parameters 4 H d_qkv + 3 d_qkv + H.
+    A step's cost grows with the number of earlier inputs. In bf16 and fp16 the rotation stays in float32.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int = 8,
+        d_qkv: int | None = None,
+        rotary: bool = True,
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        d_qkv = d_model if d_qkv is None else d_qkv
+        if n_heads < 1 or d_qkv % n_heads:
+            raise UsageError(
+                f"Attention splits d_qkv={d_qkv} (d_model unless given) over n_heads={n_heads}: it must divide."
+            )
+        if rotary and (d_qkv // n_heads) % 2:
+            raise UsageError(
+                f"Rotary positions rotate pairs, so a head's size must be even, got {d_qkv // n_heads} "
+                f"(d_qkv={d_qkv}, n_heads={n_heads}). Choose other sizes or rotary=False."
+            )
+        if not 0.0 <= dropout < 1.0:
+            raise UsageError(f"dropout is a probability in [0, 1), got {dropout}.")
+        self.d_model, self.n_heads, self.head_size = d_model, n_heads, d_qkv // n_heads
+        self.rotary, self.bidirectional, self.dropout = rotary, bidirectional, dropout
+        self.qkv = nn.Linear(d_model, 3 * d_qkv)
+        self.out = nn.Linear(d_qkv, d_model)
+
+    @property
+    def causal(self) -> bool:
+        return not self.bidirectional
+
+    def forward(
+        self, u: Tensor, state: Cache | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+    ) -> tuple[Tensor, Cache | None]:
+        """See `SequenceLayer.forward`; `dt_scale`, per sample and per position too, stretches rotary distances."""
+        self._check_input(u, state, lengths)
+        batch, length, _ = u.shape
+        if lengths is None:
+            valid = u.new_ones(batch, length, dtype=torch.bool)
+        else:
+            valid = valid_mask(lengths, length)
+            # A weight of zero does not silence a padded nan.
+            u = u.masked_fill(~valid[..., None], 0.0)
+        query, key, value = self.qkv(u).unflatten(-1, (3, self.n_heads, self.head_size)).permute(2, 0, 3, 1, 4)
+        position = u.new_zeros(batch, dtype=self._position_dtype()) if state is None else state.position
+        elapsed = self._elapsed(dt_scale, valid)
+        if self.rotary:
+            at = position[:, None] + elapsed
+            query, key = rotate(query, at), rotate(key, at)
+        if state is None:
+            mask = valid[:, None, None, :] if self.bidirectional and lengths is not None else None
+        else:
+            key, value = torch.cat([state.key, key], dim=2), torch.cat([state.value, value], dim=2)
+            mask = _chunk_mask(state.valid, length)
+            valid = torch.cat([state.valid, valid], dim=1)
+        # Without a cache, padded keys lie after every valid query, so the causal mask hides them as well.
+        heads = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=self.causal and mask is None,
+        )
+        y = self.out(heads.transpose(1, 2).flatten(2))
+        return y, None if self.bidirectional else Cache(key, value, valid, position + elapsed[:, -1])
+
+    def step(self, u_t: Tensor, state: Cache) -> tuple[Tensor, Cache]:
+        if self.bidirectional:
+            return super().step(u_t, state)
+        y, state = self.forward(u_t[:, None], state)
+        return y[:, 0], state
+
+    def initial_state(self, batch_size: int) -> Any:
+        if self.bidirectional:
+            return super().initial_state(batch_size)
+        weight = self.out.weight
+        empty = weight.new_zeros(batch_size, self.n_heads, 0, self.head_size)
+        valid = torch.zeros(batch_size, 0, dtype=torch.bool, device=weight.device)
+        return Cache(empty, empty, valid, weight.new_zeros(batch_size, dtype=self._position_dtype()))
+
+    def _elapsed(self, dt_scale: float | Tensor, valid: Tensor) -> Tensor:
+        """(B, L) time since the state's position, up to and including each input; padded inputs take none."""
+        if not self.rotary and (isinstance(dt_scale, Tensor) or dt_scale != 1.0):
+            raise UsageError(
+                "Attention with rotary=False has no notion of time, so dt_scale would do nothing: "
+                "leave it at 1.0 or build the layer with rotary=True."
+            )
+        scale = torch.as_tensor(dt_scale, device=valid.device, dtype=self._position_dtype())
+        if scale.dim() == 1:
+            scale = scale[:, None]
+        if scale.dim() > 2 or (scale.dim() == 2 and scale.shape not in ((len(valid), 1), tuple(valid.shape))):
+            raise UsageError(
+                f"dt_scale is a number or of shape ({len(valid)},) or {tuple(valid.shape)}, got {tuple(scale.shape)}."
+            )
+        return (scale * valid).cumsum(dim=1)
+
+    def _position_dtype(self) -> torch.dtype:
+        # bf16 counts no further than 256.
+        return torch.float64 if self.out.weight.dtype == torch.float64 else torch.float32
+
+
+def _chunk_mask(cached: Tensor, length: int) -> Tensor:
+    """(B, 1, L, T + L) bool: query t of a chunk sees the valid cached inputs and the chunk's inputs up to t."""
+    within = torch.ones(length, length, dtype=torch.bool, device=cached.device).tril()
+    shape = (cached.shape[0], length, -1)
+    return torch.cat([cached[:, None].expand(shape), within.expand(shape)], dim=-1)[:, None]
