@@ -1,0 +1,257 @@
+"""The typed root of the configuration: what exists, what it may hold, and what a mistake is told.
+
+Hydra refuses an unknown key on the command line but merges a misspelt one from a file in silence unless the root is
+typed. These dataclasses are that type. `model` and `dataset` are nodes of registered parts (`name` plus options), so
+their keys are checked against the part's own signature when it is built, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Optional, Union
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from .errors import UsageError, unknown
+
+ROLES = ("A", "B", "C", "D", "dt")
+SCHEDULES = ("cosine", "cosine-s5", "inverse-sqrt", "constant")
+PRECISIONS = ("32-true", "64-true", "bf16-mixed")
+ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
+STRATEGIES = ("auto", "ddp")
+
+
+@dataclass
+class OptimizerConfig:
+    """AdamW over parameter groups that follow from each parameter's role (`SequenceLayer.roles`).
+
+    lr, weight_decay: of every parameter that is not treated apart below.
+    ssm_lr: learning rate of the roles in `ssm_roles`; None means `lr`.
+    ssm_roles: roles trained at `ssm_lr`, out of A, B, C, D, dt.
+    undecayed_roles: roles without weight decay, whatever their learning rate.
+    decay_norm_and_bias: whether norms and biases between encoder and decoder are decayed too.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.05
+    ssm_lr: Optional[float] = 1e-3
+    ssm_roles: list[str] = field(default_factory=lambda: ["A", "B", "dt"])
+    undecayed_roles: list[str] = field(default_factory=lambda: ["A", "B", "dt"])
+    decay_norm_and_bias: bool = False
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    eps: float = 1e-8
+
+
+@dataclass
+class SchedulerConfig:
+    """Factor on every learning rate, per optimizer step.
+
+    name: one of `SCHEDULES`; their formulas are in training/scheduler.py.
+    total_steps: step at which the schedule ends; None means the last step of training.
+    warmup_steps, warmup_epochs, warmup_fraction: length of the linear warm-up, in steps, in epochs, or as a share of
+        the total; at most one of them.
+    min_factor: the factor at the end of the cosine.
+    """
+
+    name: str = "cosine"
+    total_steps: Optional[int] = None
+    warmup_steps: Optional[int] = None
+    warmup_epochs: Optional[float] = None
+    warmup_fraction: Optional[float] = None
+    min_factor: float = 0.0
+
+
+@dataclass
+class TrainerConfig:
+    """Where and how the steps are run; the names are those of lightning's Trainer."""
+
+    accelerator: str = "auto"
+    devices: Union[int, str] = 1
+    num_nodes: int = 1
+    strategy: str = "auto"
+    precision: str = "32-true"
+    sync_batchnorm: bool = False
+    deterministic: bool = False
+    gradient_clip_val: Optional[float] = None
+    accumulate_grad_batches: int = 1
+    log_every_n_steps: int = 50
+    progress_bar: bool = True
+
+
+@dataclass
+class TrainingConfig:
+    """How long and on what batches.
+
+    batch_size: samples a batch and device; eval_batch_size: the same for validation and test, None for batch_size.
+    max_epochs, max_steps: training ends at whichever comes first; at least one of them.
+    max_minutes: wall-clock limit of the fit; what was reached by then is validated and tested.
+    bucket_by_length: batches of samples of similar length (less padding); needs a dataset that knows its lengths.
+    num_workers: loader processes; the order of the samples does not depend on it.
+    train_eval_samples: how many training samples the final table scores on the selected checkpoint.
+    limit_train_batches, limit_eval_batches: use only so many batches of an epoch / of a validation or test pass.
+    stuck_steps: after how many steps at chance level of a binary task a hint is printed.
+    """
+
+    batch_size: int = 32
+    eval_batch_size: Optional[int] = None
+    max_epochs: Optional[int] = 10
+    max_steps: Optional[int] = None
+    max_minutes: Optional[float] = None
+    bucket_by_length: bool = False
+    num_workers: int = 0
+    train_eval_samples: int = 2000
+    limit_train_batches: Optional[int] = None
+    limit_eval_batches: Optional[int] = None
+    stuck_steps: int = 2000
+
+
+@dataclass
+class Config:
+    """The root.
+
+    seed: of initial weights, sample order and dropout.
+    imports: modules of other packages that register layers, measures, alphas or datasets.
+    data_dir: root of all data; a relative path counts from where the command was started.
+    runs_dir: where run folders are made, likewise.
+    resume: a checkpoint of an earlier run (`.../checkpoints/last.ckpt`), continued in its own folder.
+    """
+
+    seed: int = 0
+    imports: list[str] = field(default_factory=list)
+    data_dir: str = "data"
+    runs_dir: str = "runs"
+    resume: Optional[str] = None
+    model: dict[str, Any] = field(default_factory=dict)
+    dataset: dict[str, Any] = field(default_factory=dict)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+def register_schema() -> None:
+    """Make the typed root known to hydra as `schema`, and the two functions that name a run folder."""
+    schema = OmegaConf.structured(Config)
+    for node in ("model", "dataset"):
+        # Their options are those of the chosen part, so `model.layer.alpha.name=x` needs no `+`.
+        OmegaConf.set_struct(schema[node], False)
+    ConfigStore.instance().store("schema", schema)
+    OmegaConf.register_new_resolver("run_name", _run_name, replace=True)
+    OmegaConf.register_new_resolver("run_folder", _run_folder, replace=True)
+
+
+def _run_name(experiment: str | None, layer: str, dataset: str) -> str:
+    """Folder name of a run: its experiment, or layer and dataset when there is none."""
+    return experiment or f"{layer}-{dataset}"
+
+
+def _run_folder(resume: str | None, default: str) -> str:
+    """A resumed run goes on in the folder that its checkpoint lies in (`<run>/checkpoints/last.ckpt`)."""
+    return default if resume is None else str(Path(resume).absolute().parent.parent)
+
+
+def typed(cfg: DictConfig) -> Config:
+    """The composed configuration as plain, fully resolved Python objects, checked.
+
+    Raises:
+        UsageError: a value out of range, see `validate`.
+    """
+    config = OmegaConf.to_object(cfg)
+    if not isinstance(config, Config):
+        raise UsageError(f"The configuration is a {type(config).__name__}, not built on the typed root `schema`.")
+    validate(config)
+    return config
+
+
+def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> Config:
+    """The configuration that `python -m train OVERRIDES` would run, for notebooks and tests.
+
+    >>> compose(["seed=3"]).seed
+    3
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
+
+    register_schema()
+    extra = [] if config_dir is None else [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"]
+    with initialize_config_module("fractal_ssm.configs", version_base="1.3"):
+        return typed(hydra_compose("config", [*extra, *overrides]))
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved configuration as YAML that plain OmegaConf reads back."""
+    return OmegaConf.to_yaml(OmegaConf.create(asdict(config)))
+
+
+def validate(config: Config) -> None:
+    """Refuse values that would fail, or mislead, only after something heavy has begun.
+
+    Raises:
+        UsageError: names the key, the value and what is allowed.
+    """
+    optimizer, scheduler, trainer, training = config.optimizer, config.scheduler, config.trainer, config.training
+    for key in ("ssm_roles", "undecayed_roles"):
+        for role in getattr(optimizer, key):
+            _one_of(f"optimizer.{key}: role", role, ROLES)
+    _one_of("scheduler.name", scheduler.name, SCHEDULES)
+    _one_of("trainer.precision", trainer.precision, PRECISIONS)
+    _one_of("trainer.accelerator", trainer.accelerator, ACCELERATORS)
+    _one_of("trainer.strategy", trainer.strategy, STRATEGIES)
+    _at_least(
+        0,
+        **{
+            "seed": config.seed,
+            "optimizer.lr": optimizer.lr,
+            "optimizer.ssm_lr": optimizer.ssm_lr,
+            "optimizer.weight_decay": optimizer.weight_decay,
+            "scheduler.warmup_steps": scheduler.warmup_steps,
+            "scheduler.warmup_epochs": scheduler.warmup_epochs,
+            "training.max_minutes": training.max_minutes,
+            "training.num_workers": training.num_workers,
+        },
+    )
+    _at_least(
+        1,
+        **{
+            "scheduler.total_steps": scheduler.total_steps,
+            "trainer.num_nodes": trainer.num_nodes,
+            "trainer.accumulate_grad_batches": trainer.accumulate_grad_batches,
+            "trainer.log_every_n_steps": trainer.log_every_n_steps,
+            "training.batch_size": training.batch_size,
+            "training.eval_batch_size": training.eval_batch_size,
+            "training.max_epochs": training.max_epochs,
+            "training.max_steps": training.max_steps,
+            "training.train_eval_samples": training.train_eval_samples,
+            "training.limit_train_batches": training.limit_train_batches,
+            "training.limit_eval_batches": training.limit_eval_batches,
+            "training.stuck_steps": training.stuck_steps,
+        },
+    )
+    if len(optimizer.betas) != 2 or not all(0 <= beta < 1 for beta in optimizer.betas):
+        raise UsageError(f"optimizer.betas takes two numbers in [0, 1), got {optimizer.betas}.")
+    if training.max_epochs is None and training.max_steps is None:
+        raise UsageError("Training needs an end: set training.max_epochs or training.max_steps.")
+    warmups = [key for key in ("warmup_steps", "warmup_epochs", "warmup_fraction") if getattr(scheduler, key) is not None]
+    if len(warmups) > 1:
+        raise UsageError(f"scheduler takes one length of the warm-up, got {' and '.join(warmups)}; set the others to null.")
+    if scheduler.warmup_fraction is not None and not 0 <= scheduler.warmup_fraction <= 1:
+        raise UsageError(f"scheduler.warmup_fraction is a share of the steps in [0, 1], got {scheduler.warmup_fraction}.")
+    if not 0 <= scheduler.min_factor <= 1:
+        raise UsageError(f"scheduler.min_factor is in [0, 1], got {scheduler.min_factor}.")
+    for node, part in (("model.layer", config.model.get("layer")), ("dataset", config.dataset)):
+        if not isinstance(part, dict) or "name" not in part:
+            raise UsageError(f"{node} needs a 'name' and may hold options of that name, got {part!r}.")
+
+
+def _one_of(key: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise unknown(key, value, allowed)
+
+
+def _at_least(least: float, **values: float | None) -> None:
+    for key, value in values.items():
+        if value is not None and not value >= least:
+            raise UsageError(f"{key} must be at least {least}, got {value}.")
