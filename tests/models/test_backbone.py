@@ -1,0 +1,161 @@
+"""The whole model: padding, streaming, sizes that do not depend on the length, and its error messages."""
+
+import pytest
+import torch
+
+from fractal_ssm.errors import UsageError
+from fractal_ssm.models.backbone import SequenceModel
+from fractal_ssm.models.blocks.mixer import MIXERS
+
+LENGTHS = torch.tensor([9, 3, 1, 6])
+CAUSAL = {"name": "transformer", "n_heads": 2}
+BIDIRECTIONAL = {**CAUSAL, "bidirectional": True}
+
+
+def build(layer=CAUSAL, **options):
+    torch.manual_seed(0)
+    sizes = {"n_classes": 3, "n_tokens": 7, "d_model": 8, "n_layers": 2}
+    if "d_input" in options:
+        del sizes["n_tokens"]
+    return SequenceModel(layer, **{**sizes, **options}).double()
+
+
+def tokens(batch=4, length=9):
+    return torch.randint(0, 7, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+def padded(inputs, extra, value):
+    return torch.nn.functional.pad(inputs, (0, extra), value=value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "pool"),
+    [(CAUSAL, "mean"), (CAUSAL, "last"), (BIDIRECTIONAL, "mean"), (BIDIRECTIONAL, "last"), (BIDIRECTIONAL, "cls")],
+)
+@pytest.mark.parametrize("norm", ["layer", "batch-masked"])
+def test_padding_changes_nothing_in_training(layer, pool, norm):
+    """Scores and gradients; with "batch-masked" the statistics must not move either."""
+    model = build(layer, pool=pool, norm=norm, positions="sinusoidal")
+    results = []
+    for inputs in (tokens(), padded(tokens(), 4, 5)):
+        model.zero_grad()
+        logits = model(inputs, LENGTHS)
+        logits.pow(2).sum().backward()
+        results.append([logits] + [p.grad.clone() for p in model.parameters()])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_published_batch_norm_counts_padding_in_training_only():
+    model = build(norm="batch")
+    near, far = tokens(), padded(tokens(), 4, 5)
+    assert (model(near, LENGTHS) - model(far, LENGTHS)).abs().max() > 1e-6
+    model.eval()
+    torch.testing.assert_close(model(near, LENGTHS), model(far, LENGTHS))
+
+
+def test_unmasked_padding_reaches_bidirectional_layers():
+    model = build(BIDIRECTIONAL, mask_padding=False).eval()
+    near, far = tokens(), padded(tokens(), 4, 5)
+    assert (model(near, LENGTHS) - model(far, LENGTHS)).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+@pytest.mark.parametrize("prenorm", [True, False])
+def test_chunks_and_steps_equal_one_call(mixer, norm, prenorm):
+    model = build(mixer=mixer, norm=norm, prenorm=prenorm, final_norm=prenorm, positions="sinusoidal")
+    model(tokens())
+    model.eval()
+    whole, _ = model.features(tokens())
+    first, state = model.features(tokens()[:, :4])
+    second, state = model.features(tokens()[:, 4:8], state)
+    third, _ = model.step(tokens()[:, 8], state)
+    torch.testing.assert_close(torch.cat([first, second, third[:, None]], dim=1), whole)
+    state, streamed = model.initial_state(4), []
+    for token in tokens().T:
+        feature, state = model.step(token, state)
+        streamed.append(feature)
+    torch.testing.assert_close(torch.stack(streamed, dim=1), whole)
+
+
+def test_ragged_chunks_go_on_from_each_samples_own_end():
+    model = build(positions="sinusoidal").eval()
+    _, state = model.features(tokens(), lengths=LENGTHS)
+    more = tokens(length=2)
+    after, _ = model.features(more, state)
+    for b, n in enumerate(LENGTHS.tolist()):
+        whole, _ = model.features(torch.cat([tokens()[b, :n], more[b]])[None])
+        torch.testing.assert_close(after[b], whole[0, n:])
+
+
+def test_real_inputs_and_time_scale():
+    model = build(d_input=2)
+    u = torch.randn(4, 9, 2, dtype=torch.float64)
+    assert model(u, LENGTHS).shape == (4, 3)
+    assert (model(u, dt_scale=2.0) - model(u)).abs().max() > 1e-6
+
+
+def test_retrieval_pairs_first_and_second_documents():
+    model = build(task="retrieval", n_classes=2).eval()
+    inputs, lengths = tokens(batch=6), torch.tensor([9, 3, 1, 6, 2, 8])
+    logits = model(inputs, lengths)
+    assert logits.shape == (3, 2)
+    for k in range(3):
+        pair = torch.tensor([k, 3 + k])
+        torch.testing.assert_close(model(inputs[pair], lengths[pair]), logits[k : k + 1])
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_state_dict_does_not_depend_on_the_length(pool):
+    shapes = [
+        {name: tuple(value.shape) for name, value in build(BIDIRECTIONAL, pool=pool, l_max=l_max).state_dict().items()}
+        for l_max in (16, 4096)
+    ]
+    assert shapes[0] == shapes[1]
+
+
+def test_dropout_acts_in_training_only():
+    model = build(dropout=0.5)
+    assert (model(tokens()) - model(tokens())).abs().max() > 0
+    model.eval()
+    torch.testing.assert_close(model(tokens()), model(tokens()))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_layers": 0}, "n_layers >= 1"),
+        ({"dropout": 1.0}, "probability"),
+        ({"bn_momentum": 0.0}, "share in"),
+        ({"mixer": "silugate"}, "Did you mean 'silu_gate'"),
+        ({"norm": "bacth"}, "Did you mean 'batch'"),
+        ({"pool": "meen"}, "Did you mean 'mean'"),
+        ({"positions": "sinus"}, "Did you mean 'sinusoidal'"),
+        ({"framework": "jax"}, "Known: flax, torch"),
+        ({"task": "retreival"}, "Did you mean 'retrieval'"),
+        ({"d_ff": 16}, "mixer is 'glu'"),
+        ({"pool": "cls"}, "never updates"),
+        ({"n_tokens": None}, "exactly one"),
+    ],
+)
+def test_mistakes_are_refused_when_constructing(options, message):
+    with pytest.raises(UsageError, match=message):
+        build(**options)
+
+
+def test_layer_mistakes_name_the_layer():
+    with pytest.raises(UsageError, match="Did you mean 'transformer'"):
+        build({"name": "transfomer"})
+    with pytest.raises(UsageError, match="no option 'n_head'.*Did you mean 'n_heads'"):
+        build({"name": "transformer", "n_head": 2})
+
+
+def test_a_state_for_a_bidirectional_model_is_refused():
+    model = build(BIDIRECTIONAL)
+    _, state = model.features(tokens())
+    assert state is None
+    with pytest.raises(UsageError, match="carry none"):
+        model.features(tokens(), build().initial_state(4))
+    with pytest.raises(UsageError, match="bidirectional=False"):
+        model.initial_state(4)
