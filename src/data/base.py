@@ -14,6 +14,15 @@ from torch.utils.data import Dataset
 SPLITS = ("train", "val", "test")
 
 
+def label_shares(labels: np.ndarray, n_classes: int) -> list[float]:
+    """Share of every class; the largest is the accuracy of always giving the commonest answer.
+
+    >>> label_shares(np.array([0, 2, 2, 2]), 3)
+    [0.25, 0.0, 0.75]
+    """
+    return (np.bincount(np.asarray(labels), minlength=n_classes) / max(len(labels), 1)).tolist()
+
+
 class Batch(NamedTuple):
     """One batch.
 
@@ -36,7 +45,8 @@ class SequenceData(ABC):
 
     Attributes:
         task: "classification", or "retrieval" for pairs of documents.
-        n_tokens: vocabulary size, special tokens included, or None when the input is real.
+        n_tokens: vocabulary size, special tokens included, or None when the input is real. A vocabulary that is
+            counted from the data is known after `prepare`; build the model then.
         d_input: channels of a real input, or None when the input is token ids.
         n_classes: number of classes.
         l_max: longest sequence that a batch can hold.
@@ -63,8 +73,13 @@ class SequenceData(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Facts for the run record: source ("release", "generated", "stand-in"), path, counts, checksum, split
-        convention and its fingerprint. Call after `prepare`."""
+        """Facts for the run record; call after `prepare`.
+
+        name: registered name;  source: "release", "generated" or "stand-in";  lra: whether a result on it may stand
+        in a table of the benchmark;  path;  counts: split -> samples;  checksum: of the data;  split: convention by
+        name;  split_fingerprint: identifies the members of the splits;  label_shares: split -> share of every class,
+        so that max(label_shares["test"]) is the majority-class accuracy. A dataset may add facts of its own.
+        """
 
     def collate(self, items: Sequence[tuple[Any, int]]) -> Batch:
         """Right-pad the samples with zeros to the longest of the batch."""

@@ -23,8 +23,6 @@ import numpy as np
 
 from ...errors import UsageError
 
-# Symbol codes: a digit is its own value, then the operators, then the closing bracket (the loader's name for "]").
-SYMBOLS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "X")
 _MIN, _MAX, _MED, _SM, _CLOSE = range(10, 15)
 _OPERATOR_SHARE = 0.25
 _BLOCK = 256
@@ -35,7 +33,7 @@ _MAX_DRAWS_PER_TREE = 20_000
 class Trees(NamedTuple):
     """Trees one after another.
 
-    symbols: (total length,) uint8 codes into SYMBOLS;  lengths: (n,) int64;  values: (n,) uint8 in 0..9.
+    symbols: (total length,) uint8 codes into `symbols.SYMBOLS`;  lengths: (n,) int64;  values: (n,) uint8 in 0..9.
     """
 
     symbols: np.ndarray

@@ -1,0 +1,82 @@
+"""Where a user's copy of a data set lies, in the layouts that the release and the published codes have made common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import UsageError
+
+# The archive unpacks to a folder within a folder of the same name, and its outer folder holds older copies of some
+# tasks: the inner one, which the published codes read, comes first.
+_ROOTS = (
+    "lra_release/lra_release",
+    "raw_datasets/lra_release/lra_release",
+    "raw_datasets/lra_release",
+    "raw_datasets",
+    "",
+    "lra_release",
+)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the files of a task look like.
+
+    Attributes:
+        task: registered name.
+        folders: names that the folder has in the known layouts; "" also accepts data_dir itself.
+        files: relative paths that all must be there for a folder to be taken.
+        tree: the layout, drawn for the error message, relative to data_dir.
+        size: how big it is, in words.
+        origin: where it comes from.
+        instead: what to do without it.
+    """
+
+    task: str
+    folders: tuple[str, ...]
+    files: tuple[str, ...]
+    tree: str
+    size: str
+    origin: str
+    instead: str
+
+    def find_all(self, data_dir: Path) -> list[Path]:
+        """Every folder that fits, best first; a renamed folder directly under data_dir or an archive root is last."""
+        roots = [Path(data_dir) / root for root in _ROOTS]
+        found = [root / folder for root in roots for folder in (*self.folders, "") if self._fits(root / folder)]
+        for root in roots:
+            if root.is_dir():
+                found += [path for path in sorted(root.iterdir()) if path.is_dir() and self._fits(path)]
+        return list(dict.fromkeys(path.resolve() for path in found))
+
+    def find(self, data_dir: Path) -> Path | None:
+        """The folder to read, or None."""
+        return next(iter(self.find_all(data_dir)), None)
+
+    def require(self, data_dir: Path) -> Path:
+        """The folder to read.
+
+        Raises:
+            UsageError: there is none; the message shows the expected tree, what is incomplete, and what to do.
+        """
+        found = self.find(data_dir)
+        if found is None:
+            raise UsageError(self.missing(data_dir))
+        return found
+
+    def missing(self, data_dir: Path) -> str:
+        """The message for files that are not there."""
+        lines = [f"No files of '{self.task}' under {Path(data_dir).resolve()}. Expected there ({self.size}):", self.tree]
+        lines += [f"Incomplete: {path} lacks {', '.join(lacking)}." for path, lacking in self._incomplete(data_dir)]
+        lines.append(f"Also found inside {', '.join(root for root in _ROOTS if root)}. {self.origin}")
+        lines.append(self.instead)
+        return "\n".join(lines)
+
+    def _fits(self, folder: Path) -> bool:
+        return all((folder / name).exists() for name in self.files)
+
+    def _incomplete(self, data_dir: Path) -> list[tuple[Path, list[str]]]:
+        candidates = [Path(data_dir) / root / folder for root in _ROOTS for folder in self.folders]
+        lacking = [(path, [name for name in self.files if not (path / name).exists()]) for path in candidates]
+        return [(path, names) for path, names in lacking if path.is_dir()]

@@ -1,0 +1,87 @@
+"""Token sequences of many lengths in three memory-mapped arrays: `<name>.npy`, `<name>_offsets.npy`, labels apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from torch.utils.data import Dataset
+
+
+class PackedWriter:
+    """Append sequences to `<name>.npy` without holding them in memory; a context manager.
+
+    Args:
+        folder: where to write.
+        name: of the array.
+        dtype: of the ids.
+    """
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype | str):
+        self._path, self._offsets_path = folder / f"{name}.npy", folder / f"{name}_offsets.npy"
+        self._dtype = np.dtype(dtype)
+        self._lengths: list[int] = []
+
+    def __enter__(self) -> PackedWriter:
+        self._file = open(self._path, "wb")
+        self._header(0)
+        return self
+
+    def append(self, ids: np.ndarray) -> None:
+        """Add one sequence (L,)."""
+        self._file.write(np.ascontiguousarray(ids, dtype=self._dtype).tobytes())
+        self._lengths.append(len(ids))
+
+    def __exit__(self, *exception) -> None:
+        self._file.seek(0)
+        self._header(sum(self._lengths))
+        self._file.close()
+        offsets = np.zeros(len(self._lengths) + 1, dtype=np.int64)
+        np.cumsum(self._lengths, out=offsets[1:])
+        np.save(self._offsets_path, offsets)
+
+    def _header(self, length: int) -> None:
+        # numpy leaves room in the header for a shape of any size, so the second header is as long as the first.
+        description = np.lib.format.dtype_to_descr(self._dtype)
+        header = {"descr": description, "fortran_order": False, "shape": (length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+class PackedSequences(Dataset):
+    """Samples (ids, label) of a cache written with `PackedWriter` and `labels.npy`.
+
+    Pickles as a path, so workers that are spawned map the files instead of receiving a copy.
+
+    Args:
+        folder: of the cache.
+        indices: of the samples, in order.
+        names: of the packed arrays; with several, a sample is (tuple of ids, label).
+    """
+
+    def __init__(self, folder: Path, indices: Sequence[int] | np.ndarray, names: tuple[str, ...] = ("tokens",)):
+        self.folder, self.indices, self.names = Path(folder), indices, names
+        self._open()
+
+    def _open(self) -> None:
+        self._labels = np.load(self.folder / "labels.npy")
+        self._arrays = [
+            (np.load(self.folder / f"{name}.npy", mmap_mode="r"), np.load(self.folder / f"{name}_offsets.npy"))
+            for name in self.names
+        ]
+
+    def __getstate__(self) -> dict:
+        return {"folder": self.folder, "indices": self.indices, "names": self.names}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int):
+        sample = self.indices[index]
+        # Copied out of the map: torch warns about arrays that cannot be written.
+        ids = tuple(np.array(array[offsets[sample] : offsets[sample + 1]]) for array, offsets in self._arrays)
+        return (ids if len(ids) > 1 else ids[0]), int(self._labels[sample])
