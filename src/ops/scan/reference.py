@@ -1,0 +1,18 @@
+"""The oracle: the recurrence as it is written down, one step after another, differentiated by autograd."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def scan(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool) -> Tensor:
+    """x_k = a_k x_{k-1} + b_k for a (B or 1, L or 1, P), b (B, L, P), x0 (B, P) or None; one graph node a step."""
+    length = b.shape[1]
+    state = torch.zeros_like(b[:, 0]) if x0 is None else x0
+    states: list[Tensor] = []
+    for j in range(length):
+        k = length - 1 - j if reverse else j
+        state = a[:, k if a.shape[1] > 1 else 0] * state + b[:, k]
+        states.append(state)
+    return torch.stack(states[::-1] if reverse else states, dim=1)
