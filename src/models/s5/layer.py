@@ -1,0 +1,112 @@
+"""The S5 layer, equal to the published one given the same parameters and started from the same distribution."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ... import hippo
+from ...errors import UsageError
+from ...ops.discretize import check_method, discretize
+from ...registry import register_layer
+from ..ssm import DiagonalSSM, real_parameter
+from ..ssm_init import check_C_init, check_sizes, lecun_normal, log_steps, output_matrix
+
+# Largest real part that `clip_eigs` lets an eigenvalue have.
+_CLIPPED_REAL_PART = -1e-4
+
+
+@register_layer("s5")
+class S5(DiagonalSSM):
+    """S5 state space layer: x' = Lambda x + B_tilde u, y = 2 Re(C_tilde x) + D u, discretised with a step per mode.
+
+    The eigenvalues start as those of the normal part of HiPPO-LegS of order d_state / blocks, repeated for each block:
+    real part -1/2, all blocks alike.
+
+    Args:
+        d_model: H, features in and out.
+        d_state: P of the paper, the real size of the state over all blocks; half as many complex modes are stored
+            with conj_sym. A multiple of `blocks`.
+        blocks: J, number of equal blocks on the diagonal at initialisation.
+        conj_sym: keep one of each conjugate pair; needs an even block size d_state / blocks.
+        bidirectional: add a second scan over the reversed sequence with its own C.
+        clip_eigs: use min(Re Lambda, -1e-4), so that training cannot make a mode grow.
+        C_init: "trunc_standard_normal", "lecun_normal" or "complex_normal".
+        discretization: "zoh" or "bilinear".
+        dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
+    Parameters: Lambda_re, Lambda_im, log_dt (P,); B (P, H, 2); C and, if bidirectional, C_backward (H, P, 2), last axis
+        (re, im); D (H,), with P modes stored: 3 P + 2 P H + 2 d P H + H numbers, d directions.
+    `dt_scale` is the `step_rescale` of the paper: a number, one a sample or one a position.
+    Raises:
+        UsageError: sizes that do not divide, an unknown C_init or discretization, an impossible step range.
+    Source: arXiv 2208.04933, sections 3, 4 and appendix B; defaults of the published code.
+    """
+
+    roles: ClassVar[dict[str, str]] = {**DiagonalSSM.roles, "Lambda_re": "A", "Lambda_im": "A", "log_dt": "dt"}
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 256,
+        blocks: int = 8,
+        conj_sym: bool = True,
+        bidirectional: bool = False,
+        clip_eigs: bool = False,
+        C_init: str = "trunc_standard_normal",
+        discretization: str = "zoh",
+        dt_min: float = 0.001,
+        dt_max: float = 0.1,
+    ):
+        check_sizes("S5", d_model=d_model, d_state=d_state, blocks=blocks)
+        check_C_init(C_init)
+        check_method(discretization)
+        Lambda, V = _block_modes(d_state, blocks, conj_sym)
+        B = V.mH @ lecun_normal((d_state, d_model), fan_in=d_state).to(V.dtype)
+        C = [output_matrix(C_init, d_model, len(Lambda), V) for _ in range(2 if bidirectional else 1)]
+        super().__init__(
+            B=B,
+            C=C[0],
+            D=torch.randn(d_model, dtype=torch.float64),
+            C_backward=C[1] if bidirectional else None,
+            conj_sym=conj_sym,
+        )
+        self.clip_eigs = clip_eigs
+        self.discretization = discretization
+        self.Lambda_re = real_parameter(Lambda.real)
+        self.Lambda_im = real_parameter(Lambda.imag)
+        self.log_dt: nn.Parameter = real_parameter(log_steps(len(Lambda), dt_min, dt_max))
+
+    @property
+    def Lambda(self) -> Tensor:
+        """(P,) complex eigenvalues as used, clipped if clip_eigs."""
+        real = self.Lambda_re.clamp(max=_CLIPPED_REAL_PART) if self.clip_eigs else self.Lambda_re
+        return torch.complex(real, self.Lambda_im)
+
+    def _transition(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor]:
+        return discretize(self.Lambda, dt_scale * torch.exp(self.log_dt), self.discretization)
+
+    def extra_repr(self) -> str:
+        """Sizes and options in the module's printed form."""
+        return (
+            f"d_model={self.d_model}, n_modes={self.n_modes}, bidirectional={self.bidirectional}, "
+            f"conj_sym={self.conj_sym}, discretization={self.discretization}"
+        )
+
+
+def _block_modes(d_state: int, blocks: int, conj_sym: bool) -> tuple[Tensor, Tensor]:
+    """Lambda (P,) and V (d_state, P) of `blocks` equal blocks, each the normal part of LegS."""
+    if d_state % blocks:
+        raise UsageError(f"S5 splits d_state into equal blocks, but {blocks} does not divide {d_state}.")
+    order = d_state // blocks
+    if conj_sym and order % 2:
+        raise UsageError(
+            f"S5 with conj_sym keeps one of each conjugate pair, so the block size d_state / blocks must be even; "
+            f"got {d_state} / {blocks} = {order}. Change one of them, or pass conj_sym=False."
+        )
+    diagonal = hippo.diagonalize(hippo.operator("legs", order), method="normal")
+    kept = diagonal.Lambda.imag < 0 if conj_sym else slice(None)
+    Lambda, V = diagonal.Lambda[kept], diagonal.V[:, kept]
+    return torch.from_numpy(np.tile(Lambda, blocks)), torch.from_numpy(np.kron(np.eye(blocks), V))

@@ -1,0 +1,288 @@
+"""The diagonal MIMO state space layer that S5, LRU and FRACTAL share: everything but where the modes come from.
+
+    x_k = Lambda_bar x_{k-1} + gamma B_tilde u_k,    y_k = g Re(C_tilde x_k) + D u_k
+
+Suffixes: B batch, L length, H features, P modes. g is 2 when one of each conjugate pair is kept, else 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import UsageError
+from ..ops.scan import scan
+from .base import SequenceLayer, valid_mask
+
+
+def ssm(
+    u: Tensor,
+    Lambda_bar: Tensor,
+    B_bar: Tensor,
+    C: Tensor,
+    x0: Tensor | None = None,
+    reverse: bool = False,
+    conj_sym: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Stand-in for ops.fused.ssm until it lands."""
+    b = torch.view_as_complex(F.linear(u, interleave_rows(B_bar)).unflatten(-1, (-1, 2)))
+    x = scan(Lambda_bar, b, x0, reverse=reverse)
+    y = (2.0 if conj_sym else 1.0) * torch.einsum("blp,hp->blh", x, C).real
+    return y, x[:, 0 if reverse else -1]
+
+
+_LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+
+class _StepMatrices(NamedTuple):
+    """One step as real products: Bu_2P = input @ u, y = output @ x_2P + D u, with (re, im) interleaved in 2P."""
+
+    Lambda_bar: Tensor  # (P,)
+    input: Tensor  # (2P, H)
+    output: Tensor  # (H, 2P)
+
+
+class DiagonalSSM(SequenceLayer):
+    """A linear layer over time with a diagonal complex state, many inputs and many outputs.
+
+    A subclass says where `Lambda_bar` and `gamma` come from (`_transition`), and may derive `B_tilde` from other
+    parameters (`B_tilde`). Cost per position and direction: 4 P H multiply-adds and P complex ones for the scan;
+    memory O(B L (H + P)), never O(B L H P).
+
+    The backward direction of a bidirectional layer is the same system run over the reversed sequence, with an output
+    matrix of its own; both directions see the present input, as in S5.
+
+    Precision: parameters and the whole recurrence stay in float32 (or float64) under autocast and after
+    `module.bfloat16()` or `.half()`, which leave this layer's parameters as they are; a low-precision u is
+    computed in float32 and y is returned in u's dtype.
+
+    Args:
+        B: (P, H) complex, initial B_tilde.
+        C: (H, P) complex, initial C_tilde.
+        D: (H,) real, initial feedthrough.
+        C_backward: (H, P) complex for a bidirectional layer, None for a causal one.
+        conj_sym: each mode stands for itself and its conjugate, so y takes twice the real part.
+    """
+
+    roles: ClassVar[dict[str, str]] = {"B": "B", "C": "C", "C_backward": "C", "D": "D"}
+
+    def __init__(self, B: Tensor, C: Tensor, D: Tensor, C_backward: Tensor | None = None, conj_sym: bool = True):
+        super().__init__()
+        self.n_modes, self.d_model = B.shape
+        self.bidirectional = C_backward is not None
+        self.conj_sym = conj_sym
+        self.B = real_parameter(B)
+        self.C = real_parameter(C)
+        self.C_backward = real_parameter(C_backward) if C_backward is not None else None
+        self.D = real_parameter(D)
+        self._step_cache: tuple[list[Tensor], list[Tensor], _StepMatrices] | None = None
+
+    @property
+    def causal(self) -> bool:
+        """Whether the layer can carry a state: not when it is bidirectional."""
+        return not self.bidirectional
+
+    @property
+    def B_tilde(self) -> Tensor:
+        """(P, H) complex input matrix in the eigenbasis."""
+        return torch.view_as_complex(self.B)
+
+    @property
+    def C_tilde(self) -> Tensor:
+        """(H, P) complex output matrix in the eigenbasis (of the forward direction)."""
+        return torch.view_as_complex(self.C)
+
+    @abstractmethod
+    def _transition(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Lambda_bar and gamma, complex, of shape (P,), (B, 1, P) or (B, L, P).
+
+        dt_scale is a number or a 0-d tensor, or has shape (B, 1, 1) or (B, L, 1).
+        """
+
+    def forward(
+        self, u: Tensor, state: Tensor | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+    ) -> tuple[Tensor, Tensor | None]:
+        """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, P) complex."""
+        self._check_input(u, state, lengths)
+        self._check_state(state, u.shape[0])
+        check_lengths(lengths, u.shape[1])
+        with full_precision(u.device):
+            transition = self._transition(broadcast_dt_scale(dt_scale, u))
+            y, x_last = self._run(self._as_computed(u), *transition, state, lengths)
+        return y.to(u.dtype), x_last
+
+    def step(self, u_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One position: u_t (B, H) and x (B, P) to y_t (B, H) and the next x.
+
+        Without gradients the discretised matrices are kept from one step to the next, until a parameter changes.
+        """
+        self._check_step(u_t, state)
+        with full_precision(u_t.device):
+            matrices, u = self._step_matrices(), self._as_computed(u_t)
+            Bu = torch.view_as_complex(F.linear(u, matrices.input).unflatten(-1, (-1, 2)))
+            x = torch.addcmul(Bu, matrices.Lambda_bar, state)
+            y = F.linear(torch.view_as_real(x).flatten(-2), matrices.output) + self.D * u
+        return y.to(u_t.dtype), x
+
+    def initial_state(self, batch_size: int) -> Tensor:
+        """The state of rest: zeros (B, P), complex."""
+        if not self.causal:
+            return super().initial_state(batch_size)
+        return torch.zeros(batch_size, self.n_modes, dtype=self.D.dtype.to_complex(), device=self.D.device)
+
+    def _run(
+        self, u: Tensor, Lambda_bar: Tensor, gamma: Tensor, x0: Tensor | None, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        if lengths is not None:
+            u = u.masked_fill(~valid_mask(lengths, u.shape[1])[..., None], 0.0)
+        constant = Lambda_bar.dim() == 1
+        # The state at a sample's own last position is only at hand where the states themselves are.
+        if constant and (lengths is None or self.bidirectional):
+            y, x_last = self._run_fused(u, Lambda_bar, gamma, x0)
+        else:
+            y, x_last = self._run_states(u, Lambda_bar, gamma, x0, lengths)
+        return torch.addcmul(y, self.D, u), x_last
+
+    def _run_fused(
+        self, u: Tensor, Lambda_bar: Tensor, gamma: Tensor, x0: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        B_bar = gamma[:, None] * self.B_tilde
+        y, x_last = ssm(u, Lambda_bar, B_bar, self.C_tilde, x0, conj_sym=self.conj_sym)
+        if self.C_backward is None:
+            return y, x_last
+        C_backward = torch.view_as_complex(self.C_backward)
+        backward, _ = ssm(u, Lambda_bar, B_bar, C_backward, reverse=True, conj_sym=self.conj_sym)
+        return y + backward, None
+
+    def _run_states(
+        self, u: Tensor, Lambda_bar: Tensor, gamma: Tensor, x0: Tensor | None, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        b = gamma * torch.view_as_complex(F.linear(u, interleave_rows(self.B_tilde)).unflatten(-1, (-1, 2)))
+        x = scan(Lambda_bar, b, x0)
+        y = F.linear(torch.view_as_real(x).flatten(-2), self._real_output(self.C))
+        if self.C_backward is not None:
+            x = scan(Lambda_bar, b, reverse=True)
+            return y + F.linear(torch.view_as_real(x).flatten(-2), self._real_output(self.C_backward)), None
+        if lengths is None:
+            return y, x[:, -1]
+        return y, x[torch.arange(x.shape[0], device=x.device), lengths - 1]
+
+    def _real_output(self, C_re_im: Tensor) -> Tensor:
+        """(H, 2P) real: g Re(C x) as a product with x seen as interleaved (re, im)."""
+        gain = 2.0 if self.conj_sym else 1.0
+        return (C_re_im * C_re_im.new_tensor([gain, -gain])).flatten(-2)
+
+    def _step_matrices(self) -> _StepMatrices:
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self._build_step()
+        parameters = [p for p in self._parameters.values() if p is not None]
+        if self._step_cache is not None:
+            seen, copies, matrices = self._step_cache
+            if all(map(torch.equal, parameters, copies)) and seen[0].device == parameters[0].device:
+                return matrices
+        matrices = self._build_step()
+        self._step_cache = (parameters, [p.detach().clone() for p in parameters], matrices)
+        return matrices
+
+    def _build_step(self) -> _StepMatrices:
+        Lambda_bar, gamma = self._transition(1.0)
+        return _StepMatrices(Lambda_bar, interleave_rows(gamma[:, None] * self.B_tilde), self._real_output(self.C))
+
+    def _as_computed(self, u: Tensor) -> Tensor:
+        """u in the dtype of the parameters; only a lower precision is converted silently."""
+        if u.dtype == self.D.dtype:
+            return u
+        if u.dtype in _LOW_PRECISION:
+            return u.to(self.D.dtype)
+        raise UsageError(
+            f"{type(self).__name__} has {self.D.dtype} parameters and got u of {u.dtype}. "
+            f"Convert the input, u.to({self.D.dtype}), or the layer, layer.to({u.dtype})."
+        )
+
+    def _check_state(self, state: Any, batch_size: int) -> None:
+        if state is not None and (not isinstance(state, Tensor) or state.shape != (batch_size, self.n_modes)):
+            given = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
+            raise UsageError(
+                f"{type(self).__name__} takes a state of shape ({batch_size}, {self.n_modes}), got {given}. "
+                f"Start with initial_state({batch_size}) and pass on what the last call returned."
+            )
+
+    def _check_step(self, u_t: Tensor, state: Any) -> None:
+        if not self.causal:
+            raise UsageError(f"{type(self).__name__} cannot be stepped. {self._why_not_causal()}")
+        if u_t.dim() != 2 or u_t.shape[1] != self.d_model:
+            raise UsageError(
+                f"{type(self).__name__}.step takes u_t of shape (batch, {self.d_model}), got {tuple(u_t.shape)}."
+            )
+        if state is None:
+            raise UsageError(f"{type(self).__name__}.step needs a state: start with initial_state({u_t.shape[0]}).")
+        self._check_state(state, u_t.shape[0])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        """Moves and conversions of the module; a conversion to 16 bits keeps the precision and only moves."""
+
+        def keep_precision(tensor: Tensor) -> Tensor:
+            converted = fn(tensor)
+            return tensor.to(converted.device) if converted.dtype in _LOW_PRECISION else converted
+
+        self._step_cache = None
+        return super()._apply(keep_precision, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_step_cache": None}
+
+
+def real_parameter(values: Tensor) -> nn.Parameter:
+    """A parameter of the default dtype with storage of its own; complex values get a last axis (re, im)."""
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+    return nn.Parameter(values.detach().to(torch.get_default_dtype()).clone(memory_format=torch.contiguous_format))
+
+
+def interleave_rows(M: Tensor) -> Tensor:
+    """(2P, H) real: rows Re M_0, Im M_0, Re M_1, ... of a complex (P, H), so that its product is a complex layout."""
+    return torch.view_as_real(M).transpose(-1, -2).reshape(-1, M.shape[-1])
+
+
+def full_precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """A context without autocast: 16 bits are not enough for eigenvalues next to the unit circle."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
+
+
+def check_lengths(lengths: Tensor | None, length: int) -> None:
+    """Refuse lengths outside 1..length (on a CPU; elsewhere the look would wait for the device)."""
+    if lengths is None or lengths.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    if bool((lengths < 1).any()) or bool((lengths > length).any()):
+        raise UsageError(f"lengths must lie in 1..{length}, got {lengths.tolist()}.")
+
+
+def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
+    """A number as it is; (B,) as (B, 1, 1); (B, L) as (B, L, 1), in a dtype that the step can be multiplied by.
+
+    Raises:
+        UsageError: another shape, a number that is not positive, or (seen on a CPU only) a negative element.
+    """
+    if not isinstance(dt_scale, Tensor):
+        if not dt_scale > 0:
+            raise UsageError(f"dt_scale is a factor on the step and must be positive, got {dt_scale}.")
+        return dt_scale
+    batch, length = u.shape[:2]
+    if tuple(dt_scale.shape) not in ((), (batch,), (batch, length)):
+        raise UsageError(
+            f"dt_scale must be a number or of shape ({batch},), one a sample, or ({batch}, {length}), one a position; "
+            f"got {tuple(dt_scale.shape)}."
+        )
+    if dt_scale.device.type == "cpu" and not torch.compiler.is_compiling() and bool((dt_scale < 0).any()):
+        raise UsageError("dt_scale is a factor on the step and must not be negative.")
+    if dt_scale.dim() == 0:
+        return dt_scale
+    return dt_scale.reshape(batch, -1, 1)

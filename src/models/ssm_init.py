@@ -1,0 +1,83 @@
+"""Random draws that the diagonal state space layers start from."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError, unknown
+
+C_INITS = ("lecun_normal", "trunc_standard_normal", "complex_normal")
+
+# Standard deviation of a standard normal cut off at two standard deviations.
+_TRUNCATED_STD = 0.87962566103423978
+
+
+def lecun_normal(shape: tuple[int, ...], fan_in: int) -> Tensor:
+    """Float64 draws of variance 1 / fan_in from a normal distribution cut off at two of its standard deviations."""
+    std = math.sqrt(1.0 / fan_in) / _TRUNCATED_STD
+    return torch.nn.init.trunc_normal_(torch.empty(shape, dtype=torch.float64), std=std, a=-2 * std, b=2 * std)
+
+
+def complex_normal(shape: tuple[int, ...], variance: float = 1.0) -> Tensor:
+    """Complex128 draws with E|z|^2 = variance, half of it in each part."""
+    return math.sqrt(variance) * torch.randn(shape, dtype=torch.complex128)
+
+
+def output_matrix(C_init: str, d_model: int, n_modes: int, V: Tensor | None = None) -> Tensor:
+    """(H, P) complex C_tilde by the recipes of S5.
+
+    lecun_normal: re and im of C of variance 1 / (H N), then C V;  trunc_standard_normal: 1 / N, then C V;
+    complex_normal: E|C_tilde|^2 = 1, V unused. N is the number of rows of V.
+
+    Args:
+        C_init: one of the three names.
+        d_model: H.
+        n_modes: P, modes stored.
+        V: (N, P) complex eigenvectors; None stands for the identity, so that C_tilde is drawn in the eigenbasis.
+    Raises:
+        UsageError: unknown name.
+    Source: S5 (arXiv 2208.04933) and its published code.
+    """
+    check_C_init(C_init)
+    if C_init == "complex_normal":
+        return complex_normal((d_model, n_modes))
+    order = n_modes if V is None else V.shape[0]
+    fan_in = d_model * order if C_init == "lecun_normal" else order
+    C = torch.view_as_complex(lecun_normal((d_model, order, 2), fan_in))
+    return C if V is None else C @ V
+
+
+def check_C_init(C_init: str) -> None:
+    """Refuse an unknown recipe for C.
+
+    Raises:
+        UsageError: unknown name.
+    """
+    if C_init not in C_INITS:
+        raise unknown("C_init", C_init, C_INITS)
+
+
+def log_steps(n_modes: int, dt_min: float, dt_max: float) -> Tensor:
+    """(P,) float64: log dt, uniform between log dt_min and log dt_max, one step a mode.
+
+    Raises:
+        UsageError: not 0 < dt_min <= dt_max.
+    """
+    if not 0 < dt_min <= dt_max < math.inf:
+        raise UsageError(f"The steps need 0 < dt_min <= dt_max, got dt_min={dt_min}, dt_max={dt_max}.")
+    low, high = math.log(dt_min), math.log(dt_max)
+    return low + (high - low) * torch.rand(n_modes, dtype=torch.float64)
+
+
+def check_sizes(layer: str, **sizes: int) -> None:
+    """Refuse sizes that are not integers of at least 1.
+
+    Raises:
+        UsageError: the first one that is not, by name.
+    """
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise UsageError(f"{layer} needs {name} to be an integer >= 1, got {size!r}.")
