@@ -91,7 +91,7 @@ def test_dt_scale_stretches_distances():
     torch.testing.assert_close(layer(u, dt_scale=torch.full((2,), 2.0))[0], twice)
     torch.testing.assert_close(layer(u, dt_scale=torch.full((2, 6), 2.0))[0], twice)
     assert (twice - layer(u)[0]).abs().max() > 1e-4
-    with pytest.raises(UsageError, match="dt_scale is a number or of shape"):
+    with pytest.raises(UsageError, match="dt_scale must be a number or of shape"):
         layer(u, dt_scale=torch.ones(3))
     with pytest.raises(UsageError, match="rotary=True"):
         make(rotary=False)(u, dt_scale=2.0)

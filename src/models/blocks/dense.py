@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import unknown
+from ..ssm_init import lecun_normal
 
 FRAMEWORKS = ("torch", "flax")
-
-# Standard deviation of a unit normal cut at two standard deviations.
-_CUT_NORMAL_STD = 0.87962566103423978
 
 
 def check_framework(framework: str) -> None:
@@ -23,10 +19,9 @@ def check_framework(framework: str) -> None:
 
 
 def lecun_normal_(weight: Tensor, fan_in: int) -> Tensor:
-    """Fill `weight` in place with the variance-1/fan_in normal cut at two standard deviations (flax's default)."""
-    std = math.sqrt(1.0 / fan_in) / _CUT_NORMAL_STD
+    """Fill `weight` in place as flax does by default: variance 1 / fan_in, cut at two standard deviations."""
     with torch.no_grad():
-        return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+        return weight.copy_(lecun_normal(tuple(weight.shape), fan_in))
 
 
 def dense(d_in: int, d_out: int, framework: str) -> nn.Linear:

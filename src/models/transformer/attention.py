@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...errors import UsageError
 from ...registry import register_layer
 from ..base import SequenceLayer, valid_mask
+from ..ssm import broadcast_dt_scale, check_lengths
 from .rotary import rotate
 
 
@@ -80,6 +81,7 @@ class Attention(SequenceLayer):
     ) -> tuple[Tensor, Cache | None]:
         """See `SequenceLayer.forward`; `dt_scale`, per sample and per position too, stretches rotary distances."""
         self._check_input(u, state, lengths)
+        check_lengths(lengths, u.shape[1])
         batch, length, _ = u.shape
         if lengths is None:
             valid = u.new_ones(batch, length, dtype=torch.bool)
@@ -132,14 +134,10 @@ class Attention(SequenceLayer):
                 "Attention with rotary=False has no notion of time, so dt_scale would do nothing: "
                 "leave it at 1.0 or build the layer with rotary=True."
             )
-        scale = torch.as_tensor(dt_scale, device=valid.device, dtype=self._position_dtype())
-        if scale.dim() == 1:
-            scale = scale[:, None]
-        if scale.dim() > 2 or (scale.dim() == 2 and scale.shape not in ((len(valid), 1), tuple(valid.shape))):
-            raise UsageError(
-                f"dt_scale is a number or of shape ({len(valid)},) or {tuple(valid.shape)}, got {tuple(scale.shape)}."
-            )
-        return (scale * valid).cumsum(dim=1)
+        scale = broadcast_dt_scale(dt_scale, valid[..., None])
+        if isinstance(scale, Tensor) and scale.dim():
+            scale = scale.squeeze(-1)
+        return (scale * valid.to(self._position_dtype())).cumsum(dim=1)
 
     def _position_dtype(self) -> torch.dtype:
         # bf16 counts no further than 256.
