@@ -1,0 +1,155 @@
+"""Causal and two-sided convolution along the length by FFT, one tile of the batch at a time."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+
+# Elements of one tile's padded input on a CPU: 4 MiB of float32. Larger work buffers are given back to the system
+# after each use, and touching fresh pages costs more than the transforms.
+_CPU_TILE = 1 << 20
+
+
+def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None) -> Tensor:
+    """Convolve each feature with its own kernel.
+
+        y[t] = sum_{s <= t} kernel[t - s] u[s]  +  sum_{s > t} reverse_kernel[s - t - 1] u[s]
+
+    The reverse part starts at lag -1, as in the published S4, so that the present input is counted once. Kernels may
+    be shorter than the input (absent lags are zero) or longer (lags that no output reaches are dropped). The transform
+    has at least L + (lags kept) - 1 points, so nothing wraps around.
+
+    Args:
+        u: (B, L, H) real. float32 and float64 are computed as they are; bfloat16 and float16 in float32.
+        kernel: (H, L_kernel) real, lags 0, 1, ...
+        reverse_kernel: (H, L_reverse) real, lags -1, -2, ...; None for a causal convolution.
+    Returns:
+        (B, L, H), in u's dtype. The same inside an autocast region: transforms never run in half precision.
+    Raises:
+        UsageError: shapes that do not fit.
+    Derivatives of every order exist; a backward pass costs one transform of the gradient, one inverse per sample and
+    one inverse for the kernel.
+    >>> u = torch.arange(1.0, 6.0).view(1, 5, 1)
+    >>> convolve(u, 0.5 ** torch.arange(5.0).view(1, 5)).flatten().tolist()
+    [1.0, 2.5, 4.25, 6.125, 8.0625]
+    """
+    _check(u, kernel, reverse_kernel)
+    with torch.autocast(u.device.type, enabled=False):
+        dtype = torch.promote_types(torch.promote_types(u.dtype, kernel.dtype), torch.float32)
+        length = u.shape[1]
+        kernel = kernel[:, :length].to(dtype)
+        reversed_lags = 0 if reverse_kernel is None else min(reverse_kernel.shape[1], length - 1)
+        n = good_fft_size(length + max(kernel.shape[1] - 1, reversed_lags))
+        # Lag -1 of a circular kernel of n points is its last one.
+        parts = [kernel, kernel.new_zeros(kernel.shape[0], n - kernel.shape[1] - reversed_lags)]
+        if reversed_lags:
+            parts.append(reverse_kernel[:, :reversed_lags].to(dtype).flip(1))
+        return _CircularConvolution.apply(u.to(dtype), torch.cat(parts, dim=1)).to(u.dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def good_fft_size(at_least: int) -> int:
+    """The smallest even n >= at_least whose only prime factors are 2, 3 and 5.
+
+    >>> [good_fft_size(n) for n in (1, 7, 8191, 16385)]
+    [2, 8, 8192, 16400]
+    """
+    n = max(2, at_least + at_least % 2)
+    while True:
+        rest = n
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return n
+        n += 2
+
+
+class _CircularConvolution(torch.autograd.Function):
+    """y = first L positions of the circular convolution of u (B, L, H), padded to n, with kernel (H, n)."""
+
+    @staticmethod
+    def forward(ctx, u: Tensor, kernel: Tensor) -> Tensor:
+        B, L, H = u.shape
+        n = kernel.shape[1]
+        kernel_spectrum = torch.fft.rfft(kernel)
+        y, spectra = torch.empty(B, L, H, dtype=u.dtype, device=u.device), []
+        for tile in _tiles(u, n):
+            spectrum = _spectrum(u[tile], n)
+            y[tile] = _first(spectrum * kernel_spectrum, n, L)
+            spectra.append(spectrum)
+        ctx.save_for_backward(u, kernel, kernel_spectrum, *spectra)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        u, kernel, kernel_spectrum, *spectra = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _CircularCorrelation.apply(grad, u, kernel)
+        return _correlate(grad, kernel.shape[1], kernel_spectrum, iter(spectra), *ctx.needs_input_grad)
+
+
+class _CircularCorrelation(torch.autograd.Function):
+    """The two gradients of `_CircularConvolution` as a function of (grad, u, kernel), to be differentiated again."""
+
+    @staticmethod
+    def forward(ctx, grad: Tensor, u: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(grad, u, kernel)
+        n = kernel.shape[1]
+        spectra = (_spectrum(u[tile], n) for tile in _tiles(u, n))
+        return _correlate(grad, n, torch.fft.rfft(kernel), spectra, True, True)
+
+    @staticmethod
+    def backward(ctx, grad_u: Tensor, grad_kernel: Tensor):
+        # Both outputs are the trilinear form <grad, u * kernel> with one argument left open.
+        grad, u, kernel = ctx.saved_tensors
+        of_grad = _CircularConvolution.apply(grad_u, kernel) + _CircularConvolution.apply(u, grad_kernel)
+        of_u, _ = _CircularCorrelation.apply(grad, u, grad_kernel)
+        _, of_kernel = _CircularCorrelation.apply(grad, grad_u, kernel)
+        return of_grad, of_u, of_kernel
+
+
+def _correlate(grad, n, kernel_spectrum, spectra, needs_u, needs_kernel):
+    B, L, H = grad.shape
+    grad_u = torch.empty(B, L, H, dtype=grad.dtype, device=grad.device) if needs_u else None
+    total = torch.zeros_like(kernel_spectrum) if needs_kernel else None
+    conjugate = kernel_spectrum.conj().resolve_conj()
+    for tile, spectrum in zip(_tiles(grad, n), spectra, strict=True):
+        grad_spectrum = _spectrum(grad[tile], n)
+        if needs_kernel:
+            total += (spectrum.conj() * grad_spectrum).sum(0)
+        if needs_u:
+            grad_u[tile] = _first(grad_spectrum.mul_(conjugate), n, L)
+    return grad_u, torch.fft.irfft(total, n=n) if needs_kernel else None
+
+
+def _tiles(u: Tensor, n: int) -> list[slice]:
+    """Slices of the batch whose padded transforms stay in the cache on a CPU; the whole batch elsewhere."""
+    batch = u.shape[0]
+    size = batch if u.device.type != "cpu" else max(1, _CPU_TILE // (n * u.shape[2]))
+    return [slice(start, min(start + size, batch)) for start in range(0, batch, size)]
+
+
+def _spectrum(u: Tensor, n: int) -> Tensor:
+    """(b, L, H) to the transform over length, (b, H, n/2 + 1)."""
+    padded = torch.zeros(u.shape[0], u.shape[2], n, dtype=u.dtype, device=u.device)
+    padded[..., : u.shape[1]] = u.transpose(1, 2)
+    return torch.fft.rfft(padded)
+
+
+def _first(spectrum: Tensor, n: int, length: int) -> Tensor:
+    """(b, H, n/2 + 1) back to the first `length` positions, (b, length, H)."""
+    return torch.fft.irfft(spectrum, n=n)[..., :length].transpose(1, 2)
+
+
+def _check(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None) -> None:
+    kernels = [kernel] if reverse_kernel is None else [kernel, reverse_kernel]
+    if u.dim() != 3 or 0 in u.shape or any(k.dim() != 2 or k.shape[0] != u.shape[2] or k.shape[1] < 1 for k in kernels):
+        raise UsageError(
+            f"convolve takes u (B, L, H) with L >= 1 and kernels (H, lags), got u {tuple(u.shape)} and "
+            f"{', '.join(str(tuple(k.shape)) for k in kernels)}."
+        )

@@ -1,0 +1,42 @@
+"""KeOps, loaded at first use and kept quiet: it prints to stdout when imported and whenever it compiles a formula."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import io
+import os
+import shutil
+from typing import Any
+
+from torch import Tensor
+
+
+def keops_reason() -> str:
+    """Why KeOps cannot run here, with what to do; an empty string when it can."""
+    if importlib.util.find_spec("pykeops") is None:
+        return "pykeops is not installed (pip install pykeops)."
+    if shutil.which("g++") is None:
+        return "pykeops compiles its formulas with g++, and there is no g++ on the PATH (install a C++ compiler)."
+    return ""
+
+
+def keops_available() -> bool:
+    """Whether a KeOps formula can be compiled here. A first call of a formula compiles for 7 to 30 seconds."""
+    return not keops_reason()
+
+
+def lazy_tensor(tensor: Tensor) -> Any:
+    """A KeOps LazyTensor over `tensor`."""
+    return _lazy_tensor_class()(tensor)
+
+
+@functools.cache
+def _lazy_tensor_class() -> Any:
+    # Both variables are read at import; each silences what the other leaves.
+    for name in ("KEOPS_VERBOSE", "PYKEOPS_VERBOSE"):
+        os.environ.setdefault(name, "0")
+    with contextlib.redirect_stdout(io.StringIO()):
+        from pykeops.torch import LazyTensor
+    return LazyTensor

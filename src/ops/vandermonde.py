@@ -1,0 +1,185 @@
+"""Kernels of diagonal systems: sums of powers of N modes at L positions, without an (H, N, L) tensor.
+
+    vandermonde      K[h, l] = 2 Re sum_n C[h, n] w[h, n]^l            modes -> positions
+    vandermonde_sum  Z[h, n] = sum_l s[h, l] w[h, n]^l                 positions -> modes, the transpose
+
+Two-level split: with l = M q + j, M about sqrt(L), w^l = (w^M)^q w^j. Two tables of about sqrt(L) powers each are
+built by doubling (T[m : 2m] = T[0 : m] w^m: a complex product per entry and no exp), read as real tables
+of interleaved (re, im), and joined by one batched real product of shapes (Q, 2N) and (2N, M). Cost per feature:
+O(N sqrt(L)) for the tables, 2 N L real multiply-adds for the product.
+
+Accuracy: the factors w^(2^k) are squared in the precision of `w`, so an entry of the table has seen at most log2(L)
+roundings of the working precision. Give `w` in complex128 with complex64 coefficients: the phase after L steps is then
+as exact as the kernel's own precision, at L = 16,384 too, where a float32 exponent loses two digits.
+
+Each function is the other's gradient:
+    dL/dC = 2 conj(Z(g)),   dL/dw = 2 conj(C sum_l (l+1) g[l+1] w^l);   dL/ds = Re sum_n conj(G) w^l,
+so derivatives of every order exist, and none divides by w (bilinear steps may put a mode at exactly 0).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import hardshrink
+
+from ..errors import UsageError, unknown
+from .keops import keops_available, keops_reason, lazy_tensor
+
+BACKENDS = ("auto", "torch", "keops")
+
+
+def vandermonde(coefficient: Tensor, w: Tensor, length: int, backend: str = "auto") -> Tensor:
+    """K[..., h, l] = 2 Re sum_n coefficient[..., h, n] w[h, n]^l for l = 0 .. length-1; 0^0 = 1.
+
+    Args:
+        coefficient: (..., H, N) complex; its precision is the working precision and sets the result's.
+        w: (H, N) complex, |w| <= 1 for a stable system; complex128 recommended (see the module).
+        length: L >= 1.
+        backend: "torch" (the split above), "keops" (a compiled reduction without tables: slower on a CPU, for
+            comparisons), or "auto", which is "torch".
+    Returns:
+        (..., H, L) real, float32 for complex64 coefficients and float64 for complex128.
+    Raises:
+        UsageError: shapes or dtypes that do not fit, unknown backend, or one that cannot run here.
+    >>> C = torch.ones(1, 1, dtype=torch.complex128)
+    >>> vandermonde(C, 0.5 * C, 4).tolist()
+    [[2.0, 1.0, 0.5, 0.25]]
+    """
+    _check(coefficient, w, length, backend)
+    if backend == "keops":
+        return _vandermonde_keops(coefficient, w, length)
+    rows = coefficient.reshape(-1, *w.shape).transpose(0, 1)
+    kernel = _Vandermonde.apply(rows, w, length)
+    return kernel.transpose(0, 1).reshape(*coefficient.shape[:-1], length)
+
+
+def vandermonde_sum(sequence: Tensor, w: Tensor) -> Tensor:
+    """Z[..., h, n] = sum_l sequence[..., h, l] w[h, n]^l, l = 0 .. L-1.
+
+    The last state of x_k = w x_{k-1} + u_k, started at rest, is this sum over the reversed sequence.
+
+    Args:
+        sequence: (..., H, L) real, L >= 1.
+        w: (H, N) complex.
+    Returns:
+        (..., H, N) complex of the sequence's precision.
+    Raises:
+        UsageError: shapes that do not fit.
+    """
+    if w.dim() != 2 or sequence.dim() < 2 or sequence.shape[-2] != w.shape[0] or sequence.shape[-1] < 1:
+        raise UsageError(
+            f"vandermonde_sum takes a sequence (..., H, L) and w (H, N), got {tuple(sequence.shape)} "
+            f"and {tuple(w.shape)}."
+        )
+    rows = sequence.reshape(-1, *sequence.shape[-2:]).transpose(0, 1)
+    return _VandermondeSum.apply(rows, w).transpose(0, 1).reshape(*sequence.shape[:-1], w.shape[-1])
+
+
+class _Vandermonde(torch.autograd.Function):
+    """rows of coefficients (H, R, N) and w (H, N) to (H, R, L)."""
+
+    @staticmethod
+    def forward(ctx, coefficient: Tensor, w: Tensor, length: int) -> Tensor:
+        ctx.save_for_backward(coefficient, w)
+        inner, outer = _tables(w, length, coefficient.dtype)
+        H, R, N = coefficient.shape
+        # Re(a b) is the real inner product of conj(a) and b.
+        left = coefficient.conj()[:, :, None] * outer.conj()[:, None]
+        kernel = torch.bmm(_as_real(left.reshape(H, -1, N)), _as_real(inner).transpose(1, 2))
+        return kernel.view(H, R, -1)[..., :length].mul(2)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        coefficient, w = ctx.saved_tensors
+        R = coefficient.shape[1]
+        needs_w = ctx.needs_input_grad[1]
+        sums = _VandermondeSum.apply(torch.cat((grad, _shifted(grad)), dim=1) if needs_w else grad, w)
+        grad_w = (2 * (coefficient * sums[:, R:]).sum(1).conj()).to(w.dtype) if needs_w else None
+        return 2 * sums[:, :R].conj(), grad_w, None
+
+
+class _VandermondeSum(torch.autograd.Function):
+    """rows of sequences (H, R, L) and w (H, N) to (H, R, N)."""
+
+    @staticmethod
+    def forward(ctx, sequence: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(sequence, w)
+        H, R, L = sequence.shape
+        inner, outer = _tables(w, L, torch.promote_types(sequence.dtype, torch.complex32))
+        Q, M = outer.shape[1], inner.shape[1]
+        blocks = torch.nn.functional.pad(sequence, (0, Q * M - L)).reshape(H, R * Q, M)
+        partial = torch.bmm(blocks, _as_real(inner)).view(H, R, Q, -1, 2)
+        return (torch.view_as_complex(partial) * outer[:, None]).sum(2)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        sequence, w = ctx.saved_tensors
+        grad_sequence = grad_w = None
+        if ctx.needs_input_grad[0]:
+            grad_sequence = 0.5 * _Vandermonde.apply(grad.conj(), w, sequence.shape[-1])
+        if ctx.needs_input_grad[1]:
+            slope = _VandermondeSum.apply(_shifted(sequence), w)
+            grad_w = (grad * slope.conj()).sum(1).to(w.dtype)
+        return grad_sequence, grad_w
+
+
+def _tables(w: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """w^j for j < M as (H, M, N), and w^(M q) for q < Q as (H, Q, N), with Q M >= length."""
+    M = 1 << math.ceil(math.log2(length) / 2)
+    inner, w_M = _powers(w, M, dtype)
+    outer, _ = _powers(w_M, -(-length // M), dtype)
+    return inner, outer
+
+
+def _powers(w: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """w^0 .. w^(count-1) as (H, count, N) in `dtype`, and w^(smallest power of two >= count) in w's own precision."""
+    table = torch.empty(w.shape[0], count, w.shape[1], dtype=dtype, device=w.device)
+    table[:, 0] = 1
+    done, power = 1, w
+    while done < count:
+        block = min(done, count - done)
+        torch.mul(table[:, :block], power[:, None].to(dtype), out=table[:, done : done + block])
+        done, power = done + block, power * power
+    # Products of two entries must not fall among the denormal numbers, which a CPU multiplies ten times slower.
+    smallest = math.sqrt(torch.finfo(dtype).tiny)
+    return torch.view_as_complex(hardshrink(torch.view_as_real(table), smallest)), power
+
+
+def _shifted(sequence: Tensor) -> Tensor:
+    """(l + 1) s[l + 1], padded with one zero: the derivative of sum_l s[l] w^l by w has these coefficients."""
+    weight = torch.arange(1, sequence.shape[-1], dtype=sequence.dtype, device=sequence.device)
+    return torch.nn.functional.pad(sequence[..., 1:] * weight, (0, 1))
+
+
+def _as_real(table: Tensor) -> Tensor:
+    """(H, rows, N) complex to (H, rows, 2N) real, interleaved."""
+    return torch.view_as_real(table.resolve_conj()).flatten(-2)
+
+
+def _vandermonde_keops(coefficient: Tensor, w: Tensor, length: int) -> Tensor:
+    # KeOps has no integer power of a complex number; exp(l log w) in one precision carries w's own phase error.
+    log_w = torch.log(w).to(coefficient.dtype)
+    position = torch.arange(length, dtype=log_w.real.dtype, device=w.device).to(log_w.dtype)
+    shape = coefficient.shape
+    exponent = lazy_tensor(log_w.expand(shape).reshape(-1, 1, shape[-1], 1).contiguous())
+    weight = lazy_tensor(coefficient.reshape(-1, 1, shape[-1], 1).contiguous())
+    at = lazy_tensor(position.view(1, length, 1, 1))
+    total = ((exponent * at).exp() * weight).sum(dim=2)
+    return 2 * total.reshape(*shape[:-1], length).real
+
+
+def _check(coefficient: Tensor, w: Tensor, length: int, backend: str) -> None:
+    if backend not in BACKENDS:
+        raise unknown("backend of vandermonde", backend, BACKENDS)
+    if backend == "keops" and not keops_available():
+        raise UsageError(f"backend='keops' cannot run here: {keops_reason()} Use backend='torch', which is faster.")
+    if w.dim() != 2 or coefficient.shape[-2:] != w.shape or not (coefficient.is_complex() and w.is_complex()):
+        raise UsageError(
+            f"vandermonde takes complex coefficients (..., H, N) and complex w (H, N), got {tuple(coefficient.shape)} "
+            f"{coefficient.dtype} and {tuple(w.shape)} {w.dtype}."
+        )
+    if length < 1:
+        raise UsageError(f"vandermonde needs a length >= 1, got {length}.")
