@@ -9,43 +9,57 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UsageError
-from ..ops.scan import scan
+from ..ops.fused import ssm
 from .base import SequenceLayer, valid_mask
-
-
-def ssm(
-    u: Tensor,
-    Lambda_bar: Tensor,
-    B_bar: Tensor,
-    C: Tensor,
-    x0: Tensor | None = None,
-    reverse: bool = False,
-    conj_sym: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """Stand-in for ops.fused.ssm until it lands."""
-    b = torch.view_as_complex(F.linear(u, interleave_rows(B_bar)).unflatten(-1, (-1, 2)))
-    x = scan(Lambda_bar, b, x0, reverse=reverse)
-    y = (2.0 if conj_sym else 1.0) * torch.einsum("blp,hp->blh", x, C).real
-    return y, x[:, 0 if reverse else -1]
 
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 class _StepMatrices(NamedTuple):
-    """One step as real products: Bu_2P = input @ u, y = output @ x_2P + D u, with (re, im) interleaved in 2P."""
+    """One step as real products: B u = u @ input and y = x @ output + D u, x seen as interleaved (re, im)."""
 
     Lambda_bar: Tensor  # (P,)
-    input: Tensor  # (2P, H)
-    output: Tensor  # (H, 2P)
+    input: Tensor  # (H, 2P)
+    output: Tensor  # (2P, H)
+
+
+class _StepCache:
+    """Step matrices, with what tells whether the parameters they came from have changed since.
+
+    In-place writes show in a parameter's version, replaced ones in its identity or address. Writes through `.data`
+    leave no such trace, so a sample of every parameter's values is compared as well.
+    """
+
+    _SAMPLES = 32
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter | None], matrices: _StepMatrices):
+        self.matrices = matrices
+        self._seen = []
+        for name, parameter in parameters.items():
+            if parameter is not None:
+                flat = parameter.detach().reshape(-1)
+                view = flat[:: max(1, flat.numel() // self._SAMPLES)]
+                self._seen.append((name, parameter, parameter._version, parameter.data_ptr(), view, view.clone()))
+
+    def holds(self, parameters: Mapping[str, nn.Parameter | None]) -> bool:
+        """Whether the matrices still belong to these parameters."""
+        for name, parameter, version, address, view, sample in self._seen:
+            if (
+                parameters[name] is not parameter
+                or parameter._version != version
+                or parameter.data_ptr() != address
+                or not torch.equal(view, sample)
+            ):
+                return False
+        return True
 
 
 class DiagonalSSM(SequenceLayer):
@@ -81,7 +95,7 @@ class DiagonalSSM(SequenceLayer):
         self.C = real_parameter(C)
         self.C_backward = real_parameter(C_backward) if C_backward is not None else None
         self.D = real_parameter(D)
-        self._step_cache: tuple[list[Tensor], list[Tensor], _StepMatrices] | None = None
+        self._step_cache: _StepCache | None = None
 
     @property
     def causal(self) -> bool:
@@ -125,9 +139,9 @@ class DiagonalSSM(SequenceLayer):
         self._check_step(u_t, state)
         with full_precision(u_t.device):
             matrices, u = self._step_matrices(), self._as_computed(u_t)
-            Bu = torch.view_as_complex(F.linear(u, matrices.input).unflatten(-1, (-1, 2)))
+            Bu = torch.view_as_complex((u @ matrices.input).view(u.shape[0], -1, 2))
             x = torch.addcmul(Bu, matrices.Lambda_bar, state)
-            y = F.linear(torch.view_as_real(x).flatten(-2), matrices.output) + self.D * u
+            y = torch.addmm(self.D * u, torch.view_as_real(x).view(u.shape[0], -1), matrices.output)
         return y.to(u_t.dtype), x
 
     def initial_state(self, batch_size: int) -> Tensor:
@@ -140,59 +154,39 @@ class DiagonalSSM(SequenceLayer):
         self, u: Tensor, Lambda_bar: Tensor, gamma: Tensor, x0: Tensor | None, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         if lengths is not None:
+            # A zeroed tail leaves the backward direction at rest when it reaches the last valid position.
             u = u.masked_fill(~valid_mask(lengths, u.shape[1])[..., None], 0.0)
-        constant = Lambda_bar.dim() == 1
-        # The state at a sample's own last position is only at hand where the states themselves are.
-        if constant and (lengths is None or self.bidirectional):
-            y, x_last = self._run_fused(u, Lambda_bar, gamma, x0)
-        else:
-            y, x_last = self._run_states(u, Lambda_bar, gamma, x0, lengths)
-        return torch.addcmul(y, self.D, u), x_last
-
-    def _run_fused(
-        self, u: Tensor, Lambda_bar: Tensor, gamma: Tensor, x0: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        B_bar = gamma[:, None] * self.B_tilde
-        y, x_last = ssm(u, Lambda_bar, B_bar, self.C_tilde, x0, conj_sym=self.conj_sym)
-        if self.C_backward is None:
-            return y, x_last
-        C_backward = torch.view_as_complex(self.C_backward)
-        backward, _ = ssm(u, Lambda_bar, B_bar, C_backward, reverse=True, conj_sym=self.conj_sym)
-        return y + backward, None
-
-    def _run_states(
-        self, u: Tensor, Lambda_bar: Tensor, gamma: Tensor, x0: Tensor | None, lengths: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        b = gamma * torch.view_as_complex(F.linear(u, interleave_rows(self.B_tilde)).unflatten(-1, (-1, 2)))
-        x = scan(Lambda_bar, b, x0)
-        y = F.linear(torch.view_as_real(x).flatten(-2), self._real_output(self.C))
+        B_bar = self.B_tilde
+        if gamma.dim() == 1:
+            B_bar, gamma = gamma[:, None] * B_bar, None
+        y, x_last = ssm(
+            u,
+            Lambda_bar,
+            B_bar,
+            self.C_tilde,
+            x0,
+            conj_sym=self.conj_sym,
+            gamma=gamma,
+            lengths=None if self.bidirectional else lengths,
+        )
         if self.C_backward is not None:
-            x = scan(Lambda_bar, b, reverse=True)
-            return y + F.linear(torch.view_as_real(x).flatten(-2), self._real_output(self.C_backward)), None
-        if lengths is None:
-            return y, x[:, -1]
-        return y, x[torch.arange(x.shape[0], device=x.device), lengths - 1]
-
-    def _real_output(self, C_re_im: Tensor) -> Tensor:
-        """(H, 2P) real: g Re(C x) as a product with x seen as interleaved (re, im)."""
-        gain = 2.0 if self.conj_sym else 1.0
-        return (C_re_im * C_re_im.new_tensor([gain, -gain])).flatten(-2)
+            C = torch.view_as_complex(self.C_backward)
+            y = y + ssm(u, Lambda_bar, B_bar, C, reverse=True, conj_sym=self.conj_sym, gamma=gamma)[0]
+        return torch.addcmul(y, self.D, u), x_last if self.causal else None
 
     def _step_matrices(self) -> _StepMatrices:
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or self.D.is_inference():
             return self._build_step()
-        parameters = [p for p in self._parameters.values() if p is not None]
-        if self._step_cache is not None:
-            seen, copies, matrices = self._step_cache
-            if all(map(torch.equal, parameters, copies)) and seen[0].device == parameters[0].device:
-                return matrices
-        matrices = self._build_step()
-        self._step_cache = (parameters, [p.detach().clone() for p in parameters], matrices)
-        return matrices
+        if self._step_cache is None or not self._step_cache.holds(self._parameters):
+            self._step_cache = _StepCache(self._parameters, self._build_step())
+        return self._step_cache.matrices
 
     def _build_step(self) -> _StepMatrices:
         Lambda_bar, gamma = self._transition(1.0)
-        return _StepMatrices(Lambda_bar, interleave_rows(gamma[:, None] * self.B_tilde), self._real_output(self.C))
+        B_bar = torch.view_as_real(gamma[:, None] * self.B_tilde).transpose(1, 2).flatten(0, 1)
+        gain = 2.0 if self.conj_sym else 1.0
+        C = (self.C * self.C.new_tensor([gain, -gain])).flatten(1)
+        return _StepMatrices(Lambda_bar, B_bar.t().contiguous(), C.t().contiguous())
 
     def _as_computed(self, u: Tensor) -> Tensor:
         """u in the dtype of the parameters; only a lower precision is converted silently."""
@@ -243,11 +237,6 @@ def real_parameter(values: Tensor) -> nn.Parameter:
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
     return nn.Parameter(values.detach().to(torch.get_default_dtype()).clone(memory_format=torch.contiguous_format))
-
-
-def interleave_rows(M: Tensor) -> Tensor:
-    """(2P, H) real: rows Re M_0, Im M_0, Re M_1, ... of a complex (P, H), so that its product is a complex layout."""
-    return torch.view_as_real(M).transpose(-1, -2).reshape(-1, M.shape[-1])
 
 
 def full_precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:
