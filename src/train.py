@@ -1,0 +1,195 @@
+"""`python -m train`: compose, validate, build, fit, test on the best-validation checkpoint, record.
+
+torch and lightning are imported when a run begins, not before: `--help` and `--cfg job` answer at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from hydra.utils import to_absolute_path
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from .config import Config, check_options, register_schema, to_yaml, typed
+from .config_errors import explain
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from .data.base import SequenceData
+    from .models.backbone import SequenceModel
+
+register_schema()
+
+# What a model is told by its dataset rather than by the configuration.
+_DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task")
+
+
+def main() -> None:
+    """Entry point of the command line.
+
+    Exit status: 0 after a finished run, 2 for a mistake of the user, 1 for a run that failed, 130 after Ctrl-C.
+    """
+    # Hydra prints composition errors itself and exits, unless this is set: then they come here to be explained.
+    full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        _job()
+    except KeyboardInterrupt:
+        _leave("Interrupted.", 130)
+    except (HydraException, OmegaConfBaseException) as error:
+        if full_error:
+            raise
+        _leave(f"Error: {explain(error)}", 2)
+
+
+@hydra.main(config_path="pkg://fractal_ssm.configs", config_name="config", version_base="1.3")
+def _job(cfg: DictConfig) -> float:
+    """One run of hydra; the value it returns is what a sweeper maximises."""
+    from .training.diagnosis import NotFinite
+
+    hydra_config = HydraConfig.get()
+    try:
+        OmegaConf.resolve(cfg)
+        OmegaConf.set_readonly(cfg, True)
+        config = typed(cfg)
+        _check_launcher(config, hydra_config)
+        config.data_dir = to_absolute_path(config.data_dir)
+        choices = {key: value for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
+        facts = run(config, Path(hydra_config.runtime.output_dir), choices)
+    except UsageError as error:
+        _leave(f"Error: {error}", 2)
+    except OmegaConfBaseException as error:
+        _leave(f"Error: {explain(error)}", 2)
+    except NotFinite as error:
+        _leave(f"Stopped: {error}", 1)
+    return facts["metrics"]["val"]["accuracy"]
+
+
+def run(config: Config, run_dir: Path, choices: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Train and test one configuration, and leave a run folder that says what was done.
+
+    Args:
+        config: from `fractal_ssm.config.compose`, or the command line.
+        run_dir: the run folder: config.yaml, record.json, metrics.csv, curves.png, checkpoints/.
+        choices: group -> option of the configuration, for the record.
+    Returns:
+        The facts of record.json.
+    Raises:
+        UsageError: a mistake in the configuration; nothing heavy has begun, or the data says so.
+        NotFinite: the training diverged.
+        KeyboardInterrupt: Ctrl-C; the record says "interrupted" and last.ckpt can be resumed.
+    """
+    from .training.session import Session
+
+    session = Session(config, run_dir)
+    data = build_data(config)
+    check_model(config, data)
+    session.begin(to_yaml(config), choices or {})
+    with session.recording_failures(), warnings.catch_warnings():
+        _quieten_lightning()
+        data.prepare()
+        started = time.monotonic()
+        session.build(lambda: build_model(config.model, data_facts(data)), data, data_facts(data))
+        session.fit()
+        session.test()
+        return session.finish(time.monotonic() - started)
+
+
+def build_data(config: Config) -> SequenceData:
+    """The dataset of a configuration, not yet prepared; plug-ins are imported first."""
+    from .registry import datasets, import_plugins
+
+    import_plugins(config.imports)
+    name = config.dataset["name"]
+    datasets.check(config.dataset, runtime=["data_dir"])
+    options = {key: value for key, value in config.dataset.items() if key != "name"}
+    check_options(f"The dataset '{name}'", datasets.get(name), options, ["data_dir"])
+    return datasets.build(config.dataset, data_dir=Path(config.data_dir).absolute())
+
+
+def build_model(node: Mapping[str, Any], facts: Mapping[str, Any]) -> SequenceModel:
+    """The model of a `model` node for a dataset with these facts (`data_facts`).
+
+    Raises:
+        UsageError: an unknown layer or option, or a value that it refuses.
+    """
+    from .models.backbone import SequenceModel
+    from .registry import layers
+
+    check_options("model", SequenceModel, node, _DATA_FACTS)
+    layer = node["layer"]
+    runtime = ["d_model", "l_max"]
+    layers.check(layer, runtime)
+    options = {key: value for key, value in layer.items() if key != "name"}
+    check_options(f"The layer '{layer['name']}'", layers.get(layer["name"]), options, runtime)
+    return SequenceModel(**node, **facts)
+
+
+def data_facts(data: SequenceData) -> dict[str, Any]:
+    """What a model has to know of the data; plain values, so that a checkpoint can hold them."""
+    return {name: getattr(data, name) for name in _DATA_FACTS}
+
+
+def check_model(config: Config, data: SequenceData) -> None:
+    """Build one block of the model, so that a wrong name, option or value is told before data is made."""
+    facts = data_facts(data) if data.n_tokens or data.d_input else {**data_facts(data), "n_tokens": 2}
+    build_model({**config.model, "n_layers": 1}, facts)
+
+
+def load_model(checkpoint: str | Path) -> SequenceModel:
+    """The trained model of a checkpoint, in eval mode on the CPU.
+
+    >>> model = load_model("runs/lra/fractal-listops/.../checkpoints/best.ckpt")  # doctest: +SKIP
+    """
+    from .registry import import_plugins
+    from .training.resume import load_checkpoint
+
+    stored = load_checkpoint(checkpoint)
+    import_plugins(stored["run"]["config"]["imports"])
+    model = build_model(stored["run"]["config"]["model"], stored["run"]["data"])
+    prefix = "model."
+    weights = {key.removeprefix(prefix): value for key, value in stored["state_dict"].items() if key.startswith(prefix)}
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def _check_launcher(config: Config, hydra_config: Any) -> None:
+    """Refuse combinations in which several processes would each start the whole sweep."""
+    if hydra_config.mode != RunMode.MULTIRUN:
+        return
+    if config.resume is not None:
+        raise UsageError("resume continues one run; a sweep (-m) cannot resume. Resume its runs one by one.")
+    if config.trainer.strategy == "ddp" and "BasicLauncher" in hydra_config.launcher["_target_"]:
+        raise UsageError(
+            "A sweep (-m) with trainer.strategy=ddp and hydra's basic launcher would start the whole sweep again in "
+            "every process. Run the jobs one by one without -m, or give each its own process: "
+            "hydra/launcher=joblib hydra.launcher.n_jobs=1, or hydra/launcher=submitit_slurm "
+            "(pip install 'fractal-ssm[sweep]')."
+        )
+
+
+def _quieten_lightning() -> None:
+    """Silence advice that does not apply here; everything else stays."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", ".*does not have many workers.*")
+    warnings.filterwarnings("ignore", ".*exists and is not empty.*")
+    warnings.filterwarnings("ignore", ".*isinstance\\(treespec, LeafSpec\\).*", FutureWarning)
+
+
+def _leave(message: str, status: int) -> None:
+    print(message, file=sys.stderr)
+    sys.exit(status)

@@ -1,0 +1,178 @@
+"""What happens around the steps: progress bar, one line an epoch, curves, checkpoints, time limit, hints."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
+from rich.console import Console
+
+from .record import Metrics
+
+# Binary cross-entropy of a model that has learnt nothing, and how near to it counts as stuck.
+_CHANCE_LOSS, _LOSS_MARGIN, _ACCURACY_MARGIN = math.log(2), 0.003, 0.02
+
+
+class ProgressBar(RichProgressBar):
+    """Lightning's bar without the logger's version number; it shows loss and accuracy of the epoch so far."""
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        """Only what the module logged."""
+        return {key: value for key, value in super().get_metrics(trainer, pl_module).items() if key != "v_num"}
+
+
+class Curves(Callback):
+    """Rows of metrics.csv, one printed line a validation, and the rate of training.
+
+    Args:
+        metrics: where the rows go.
+        console: for the lines; None in all processes but the first.
+        every: steps between rows of the training loss.
+    Attributes:
+        train_seconds, train_samples: time inside training (loading included, validation not) and samples of all
+            processes in it.
+    """
+
+    def __init__(self, metrics: Metrics, console: Console | None, every: int):
+        self._metrics, self._console, self._every = metrics, console, every
+        self.train_seconds, self.train_samples = 0.0, 0
+        self._start = self._mark = time.monotonic()
+        self._last_step = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._start = self._mark = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        now = time.monotonic()
+        self.train_seconds += now - self._mark
+        self._mark = now
+        self.train_samples += len(batch.targets) * trainer.world_size
+        # Batches whose gradients are accumulated share a step.
+        if trainer.global_step % self._every == 0 and trainer.global_step != self._last_step:
+            self._last_step = trainer.global_step
+            self._row(trainer, "step", float(outputs["loss"]), float(trainer.callback_metrics["accuracy"]))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.train_seconds += time.monotonic() - self._mark
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._mark = time.monotonic()
+        if trainer.state.fn != "fit":
+            return
+        train, val = pl_module.results["train"], pl_module.results["val"]
+        self._row(trainer, "train", train.loss, train.accuracy)
+        self._row(trainer, "val", val.loss, val.accuracy)
+        self._metrics.write()
+        if self._console is not None:
+            self._console.print(
+                f"epoch {trainer.current_epoch}  step {trainer.global_step}  {time.monotonic() - self._start:.0f} s  "
+                f"train loss {train.loss:.4f} accuracy {train.accuracy:.4f}  "
+                f"val loss {val.loss:.4f} accuracy {val.accuracy:.4f}",
+                highlight=False,
+            )
+
+    def _row(self, trainer: Trainer, split: str, loss: float, accuracy: float) -> None:
+        self._metrics.add(
+            epoch=trainer.current_epoch,
+            step=trainer.global_step,
+            seconds=round(time.monotonic() - self._start, 3),
+            split=split,
+            loss=loss,
+            accuracy=accuracy,
+            lr=max(group["lr"] for group in trainer.optimizers[0].param_groups),
+        )
+
+
+class Checkpoints(ModelCheckpoint):
+    """`best.ckpt`, the first of the highest validation accuracy, and `last.ckpt`, written after each validation.
+
+    A run that is resumed in a folder that was moved keeps its best accuracy and finds its best checkpoint there.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__(
+            dirpath=folder,
+            filename="best",
+            monitor="val/accuracy",
+            mode="max",
+            save_top_k=1,
+            save_last=True,
+            save_on_train_epoch_end=False,
+            enable_version_counter=False,
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state, with the paths of the folder in use now."""
+        super().load_state_dict(
+            {
+                **state_dict,
+                "dirpath": self.dirpath,
+                "best_model_path": self._here(state_dict["best_model_path"]),
+                "kth_best_model_path": self._here(state_dict["kth_best_model_path"]),
+                "last_model_path": self._here(state_dict["last_model_path"]),
+                "best_k_models": {self._here(path): value for path, value in state_dict["best_k_models"].items()},
+            }
+        )
+
+    def _here(self, path: str) -> str:
+        moved = Path(self.dirpath) / Path(path).name
+        return str(moved) if path and moved.exists() else path
+
+
+class TimeLimit(Callback):
+    """Ends the fit after `minutes`; lightning then validates once and the run goes on to its test."""
+
+    def __init__(self, minutes: float, console: Console | None):
+        self._minutes, self._console = minutes, console
+        self._end = math.inf
+        self.reached = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._end = time.monotonic() + 60 * self._minutes
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        late = trainer.strategy.reduce_boolean_decision(time.monotonic() >= self._end, all=False)
+        if late and not self.reached:
+            self.reached = trainer.should_stop = True
+            if self._console is not None:
+                self._console.print(
+                    f"Time limit: training.max_minutes={self._minutes:g} reached at step {trainer.global_step}."
+                )
+
+
+class ChanceHint(Callback):
+    """Says, once, that a binary task has stayed at chance for `steps` steps, and what has helped others."""
+
+    def __init__(self, steps: int, n_classes: int, console: Console | None):
+        self._steps, self._binary, self._console = steps, n_classes == 2, console
+        self._losses: deque[float] = deque(maxlen=steps)
+        self.given = False
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.given or not self._binary:
+            return
+        self._losses.append(outputs["loss"].detach())
+        if len(self._losses) < self._steps or trainer.global_step % self._steps:
+            return
+        loss = float(sum(self._losses)) / len(self._losses)
+        accuracy = float(trainer.callback_metrics["accuracy"])
+        if abs(loss - _CHANCE_LOSS) <= _LOSS_MARGIN and abs(accuracy - 0.5) <= _ACCURACY_MARGIN:
+            self.given = True
+            if self._console is not None:
+                self._console.print(
+                    f"Hint: for {self._steps} steps the loss has been {loss:.4f} (ln 2 = 0.6931) and the accuracy "
+                    f"{accuracy:.3f}, which is chance. Path-X can stay there for many epochs; otherwise check the data "
+                    f"(python -m fractal_ssm.data), lower optimizer.lr and optimizer.ssm_lr (2e-4 and 1e-4 have "
+                    f"helped), lengthen scheduler.warmup_steps, or try another seed."
+                )

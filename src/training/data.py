@@ -1,0 +1,202 @@
+"""Batches whose order is a function of the seed and the epoch only, for any number of loader workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from ..config import TrainingConfig
+from ..errors import UsageError
+from .seeding import derived_seed
+from .tasks import IGNORED
+
+# Samples are sorted by length within pools of this many batches, so that batches are alike inside and still random.
+_POOL = 50
+
+
+class TrainBatches(Sampler[list[int]]):
+    """Batches of one epoch for one of `world` processes: shuffled, of full size, each sample at most once.
+
+    Args:
+        n: samples.
+        batch_size: samples a batch.
+        seed: of the order; epoch e of a seed is always the same.
+        lengths: of the samples; given, a batch holds samples of similar length.
+        rank, world: this process and their number; batches are dealt out in turn and all get equally many.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        batch_size: int,
+        seed: int,
+        lengths: np.ndarray | None = None,
+        rank: int = 0,
+        world: int = 1,
+    ):
+        self._n, self._batch_size, self._seed, self._lengths = n, batch_size, seed, lengths
+        self._rank, self._world = rank, world
+        self._epoch, self._first = 0, 0
+        # Lightning tells the epoch to `batch_sampler.sampler`.
+        self.sampler = self
+        if len(self) == 0:
+            raise UsageError(
+                f"The training split has {n} samples, too few for one batch of {batch_size} on each of {world} "
+                f"process(es). Lower training.batch_size."
+            )
+
+    def start_at(self, epoch: int, batch: int) -> None:
+        """Go on inside an epoch: its first `batch` batches are left out, of this epoch only."""
+        self._epoch, self._first = epoch, batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order `iter` gives."""
+        if epoch != self._epoch:
+            self._epoch, self._first = epoch, 0
+
+    def __len__(self) -> int:
+        return self._n // self._batch_size // self._world
+
+    def __iter__(self) -> Iterator[list[int]]:
+        random = np.random.default_rng(derived_seed(self._seed, "order", self._epoch))
+        order = random.permutation(self._n)
+        if self._lengths is not None:
+            pool = _POOL * self._batch_size
+            parts = [order[start : start + pool] for start in range(0, self._n, pool)]
+            order = np.concatenate([part[np.argsort(self._lengths[part], kind="stable")] for part in parts])
+        n_batches = len(self) * self._world
+        batches = order[: n_batches * self._batch_size].reshape(n_batches, self._batch_size)
+        if self._lengths is not None:
+            batches = batches[random.permutation(n_batches)]
+        for batch in batches[self._rank :: self._world][self._first :]:
+            yield batch.tolist()
+
+
+class EvalBatches(Sampler[list[int]]):
+    """Batches that hold every sample exactly once over all processes, in a fixed order.
+
+    Processes must run equally many batches, so a process with one sample less is given index n, which `EvalSamples`
+    turns into a sample that is scored nowhere.
+    """
+
+    def __init__(self, n: int, batch_size: int, lengths: np.ndarray | None = None, rank: int = 0, world: int = 1):
+        order = np.arange(n) if lengths is None else np.argsort(lengths, kind="stable")
+        own = order[rank::world].tolist()
+        if len(own) < -(-n // world):
+            own.append(n)
+        self._batches = [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self._batches)
+
+
+class EvalSamples(Dataset):
+    """The samples of a split, and at index n a filler: the first sample with the target IGNORED."""
+
+    def __init__(self, samples: Dataset, indices: Sequence[int]):
+        self._samples, self._indices = samples, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        if index < len(self._indices):
+            return self._samples[self._indices[index]]
+        return self._samples[self._indices[0]][0], IGNORED
+
+
+def sample_lengths(samples: Dataset) -> np.ndarray:
+    """Length of each sample; of a pair of documents the longer one."""
+    inputs = (samples[index][0] for index in range(len(samples)))
+    return np.array([max(map(len, x)) if isinstance(x, tuple) else len(x) for x in inputs])
+
+
+class Loaders(LightningDataModule):
+    """Loaders of a dataset (see data/base.py) for the trainer it is attached to.
+
+    `test_dataloader` holds three, all scored on the selected checkpoint: a fixed draw of training samples, the
+    validation split and the test split (`TEST_PARTS`).
+    """
+
+    TEST_PARTS = ("train", "val", "test")
+
+    def __init__(self, data: Any, config: TrainingConfig, seed: int):
+        super().__init__()
+        self._data, self._config, self._seed = data, config, seed
+        self._splits: dict[str, Dataset] = {}
+        self._lengths: dict[str, np.ndarray] = {}
+
+    def batches_per_epoch(self, world: int = 1) -> int:
+        """Training batches of an epoch for each of `world` processes, the limit of the configuration included."""
+        full = len(TrainBatches(len(self._split("train")), self._config.batch_size, self._seed, world=world))
+        return min(full, self._config.limit_train_batches or full)
+
+    def train_dataloader(self) -> DataLoader:
+        batches = TrainBatches(
+            len(self._split("train")),
+            self._config.batch_size,
+            self._seed,
+            self._split_lengths("train"),
+            self.trainer.global_rank,
+            self.trainer.world_size,
+        )
+        # A loader with workers draws its first batches at once, before lightning has told it the epoch.
+        batches.start_at(self.trainer.current_epoch, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+        return self._loader(self._split("train"), batches)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._eval_loader("val", range(len(self._split("val"))))
+
+    def test_dataloader(self) -> list[DataLoader]:
+        n_train = len(self._split("train"))
+        draw = np.random.default_rng(derived_seed(self._seed, "train-eval")).permutation(n_train)
+        return [
+            self._eval_loader("train", np.sort(draw[: self._config.train_eval_samples])),
+            self.val_dataloader(),
+            self._eval_loader("test", range(len(self._split("test")))),
+        ]
+
+    def _eval_loader(self, split: str, indices: Sequence[int]) -> DataLoader:
+        lengths = self._split_lengths(split)
+        batches = EvalBatches(
+            len(indices),
+            self._config.eval_batch_size or self._config.batch_size,
+            None if lengths is None else lengths[np.asarray(indices)],
+            self.trainer.global_rank,
+            self.trainer.world_size,
+        )
+        return self._loader(EvalSamples(self._split(split), indices), batches)
+
+    def _loader(self, samples: Dataset, batches: Sampler[list[int]]) -> DataLoader:
+        return DataLoader(
+            samples,
+            batch_sampler=batches,
+            collate_fn=self._data.collate,
+            num_workers=self._config.num_workers,
+            pin_memory=self.trainer.strategy.root_device.type == "cuda",
+            # Its own generator, so that making a loader does not move torch's global one.
+            generator=torch.Generator().manual_seed(derived_seed(self._seed, "workers")),
+        )
+
+    def _split(self, name: str) -> Dataset:
+        if name not in self._splits:
+            samples = self._data.split(name)
+            if len(samples) == 0:
+                raise UsageError(f"The {name} split of the dataset is empty.")
+            self._splits[name] = samples
+        return self._splits[name]
+
+    def _split_lengths(self, name: str) -> np.ndarray | None:
+        if not self._config.bucket_by_length:
+            return None
+        if name not in self._lengths:
+            self._lengths[name] = sample_lengths(self._split(name))
+        return self._lengths[name]

@@ -1,0 +1,91 @@
+"""Stopping at the first number that is not finite, and saying where it came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class NotFinite(RuntimeError):
+    """A loss, gradient or parameter became NaN or infinite; the message names the first one and what to try."""
+
+
+_REMEDY = (
+    "Lower optimizer.lr or optimizer.ssm_lr, warm up longer (scheduler.warmup_steps), or clip the gradients "
+    "(trainer.gradient_clip_val=1.0)."
+)
+
+
+def check_loss(loss: Tensor, model: nn.Module, batch: Any, step: int) -> None:
+    """Stop if the loss is not finite.
+
+    Raises:
+        NotFinite: names the first parameter that is not finite, or, when all are, the first module whose output is
+            not.
+    """
+    if bool(torch.isfinite(loss)):
+        return
+    value = loss.detach().item()
+    bad = first_bad_parameter(model)
+    where = f"The first parameter that is not finite is {bad}." if bad else _first_bad_output(model, batch)
+    raise NotFinite(f"The loss is {value} at step {step}. {where} {_REMEDY}")
+
+
+def check_gradients(model: nn.Module, step: int) -> None:
+    """Stop if a gradient is not finite, before the optimiser writes it into the parameters.
+
+    Raises:
+        NotFinite: names the first such parameter.
+    """
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    # One number to look at instead of one a tensor: on a GPU each look waits for the device.
+    norms = torch.stack(torch._foreach_norm(gradients))
+    if bool(torch.isfinite(norms.sum())):
+        return
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+            raise NotFinite(
+                f"The gradient of {name} is not finite at step {step}; the parameters still are those before it. {_REMEDY}"
+            )
+    raise NotFinite(f"The gradients overflow when their squares are summed at step {step}. {_REMEDY}")
+
+
+def first_bad_parameter(model: nn.Module) -> str | None:
+    """Name of the first parameter or buffer that holds a NaN or an infinity."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            return name
+    return None
+
+
+def _first_bad_output(model: nn.Module, batch: Any) -> str:
+    """Run the batch again and watch the outputs, in the order in which the modules finish."""
+    bad: list[str] = []
+
+    def watch(name: str):
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in _tensors(output)):
+                bad.append(f"{name} ({type(module).__name__})")
+
+        return hook
+
+    handles = [module.register_forward_hook(watch(name)) for name, module in model.named_modules() if name]
+    try:
+        with torch.no_grad():
+            model(batch.inputs, batch.lengths)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if bad:
+        return f"All parameters are finite; the first output that is not is that of {bad[0]}."
+    return "All parameters and all outputs of modules are finite; it arises in the loss."
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, (tuple, list)):
+        return [tensor for item in output for tensor in _tensors(item)]
+    return []

@@ -1,0 +1,108 @@
+"""The training step that all layers and tasks share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from ..config import OptimizerConfig, SchedulerConfig
+from .diagnosis import check_gradients, check_loss
+from .optim import build_optimizer, describe_groups, parameter_groups, parameter_roles
+from .scheduler import schedule
+from .seeding import seed_all
+from .tasks import Result, Tally, score
+
+# Loader index of a test pass -> what it holds (`Loaders.TEST_PARTS`).
+_PARTS = ("train", "val", "test")
+
+
+class Classifier(LightningModule):
+    """A model (inputs, lengths) -> logits with its loss, exact accuracies, optimiser and schedule.
+
+    Args:
+        model: called with the `inputs` and `lengths` of a batch; retrieval batches hold two documents a target.
+        optimizer, scheduler: their configurations.
+        seed: of the run; dropout of each step follows from it, the step's place in the run and the process.
+        training_steps, steps_per_epoch: optimizer steps, for the schedule.
+        run: plain facts of the run, kept in every checkpoint.
+    Attributes:
+        results: split -> `Result` of the last full pass over it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: OptimizerConfig,
+        scheduler: SchedulerConfig,
+        seed: int,
+        training_steps: int,
+        steps_per_epoch: int,
+        run: dict[str, Any],
+    ):
+        super().__init__()
+        self.model = model
+        self.results: dict[str, Result] = {}
+        self.groups = parameter_groups(model, optimizer)
+        self._optimizer, self._seed, self._run = optimizer, seed, run
+        self._factor = schedule(scheduler, training_steps, steps_per_epoch)
+        self._tallies = {name: Tally() for name in _PARTS}
+
+    def group_facts(self) -> list[dict[str, Any]]:
+        """The parameter groups as the record holds them."""
+        return describe_groups(self.groups, parameter_roles(self.model))
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimizer = build_optimizer(self.groups, self._optimizer)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        # Dropout as a function of the place in the run: resuming needs no generator state and repeats exactly.
+        seed_all(self._seed, "step", self.trainer.current_epoch, batch_idx, self.global_rank)
+
+    def on_train_epoch_start(self) -> None:
+        self._tallies["train"] = Tally()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss, sums = score(self.model(batch.inputs, batch.lengths), batch.targets)
+        check_loss(loss, self.model, batch, self.global_step)
+        tally = self._tallies["train"]
+        tally.add(sums)
+        self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.targets))
+        self.log("accuracy", tally.running_accuracy(), prog_bar=True, logger=False, batch_size=len(batch.targets))
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        check_gradients(self.model, self.global_step)
+
+    def on_validation_start(self) -> None:
+        self._tallies["val"] = Tally()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self._tallies["val"].add(score(self.model(batch.inputs, batch.lengths), batch.targets)[1])
+
+    def on_validation_epoch_end(self) -> None:
+        self.results["train"] = self._tallies["train"].result()
+        self.results["val"] = self._tallies["val"].result()
+        # Equal in all processes already; lightning wants to hear how it would be reduced.
+        self.log("val/accuracy", self.results["val"].accuracy, prog_bar=True, logger=False, sync_dist=True)
+
+    def on_test_start(self) -> None:
+        self._tallies = {name: Tally() for name in _PARTS}
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self._tallies[_PARTS[dataloader_idx]].add(score(self.model(batch.inputs, batch.lengths), batch.targets)[1])
+
+    def on_test_epoch_end(self) -> None:
+        self.results = {name: tally.result() for name, tally in self._tallies.items()}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        sums = self._tallies["train"].sums
+        checkpoint["run"] = self._run
+        checkpoint["train_tally"] = None if sums is None else sums.cpu()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._tallies["train"].sums = checkpoint["train_tally"]

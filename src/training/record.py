@@ -1,0 +1,165 @@
+"""The run folder: what was run, on what, with which result; everything needed to trust or repeat a number."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGES = ("fractal-ssm", "torch", "triton", "lightning", "hydra-core", "numpy", "scipy", "numba", "pykeops", "einops")
+_COLUMNS = {
+    "epoch": int,
+    "step": int,
+    "seconds": float,
+    "split": str,
+    "loss": float,
+    "accuracy": float,
+    "lr": float,
+}
+
+
+class Record:
+    """record.json, rewritten as a whole and atomically at each update.
+
+    Args:
+        folder: of the run.
+        active: only the first process writes; the others keep the facts in memory.
+    """
+
+    def __init__(self, folder: Path, active: bool = True):
+        self._path, self._active = folder / "record.json", active
+        self.facts: dict[str, Any] = {}
+
+    def update(self, **facts: Any) -> None:
+        """Add or replace facts and write the file."""
+        self.facts.update(facts)
+        if self._active:
+            write_text(self._path, json.dumps(self.facts, indent=2, default=str) + "\n")
+
+
+class Metrics:
+    """metrics.csv with one row a measurement: epoch, step, seconds, split, loss, accuracy, lr.
+
+    `split` is "step" for the loss of one batch with the running accuracy of its epoch, "train" for the epoch so far in
+    training mode, "val" for a validation pass. `lr` is the largest rate of the parameter groups.
+
+    Args:
+        path: of the file; rows that are there are kept, so a resumed run goes on in it.
+        active: only the first process writes.
+    """
+
+    def __init__(self, path: Path, active: bool = True):
+        self._path, self._active = path, active
+        self.rows: list[dict[str, Any]] = []
+        if path.exists():
+            with open(path, newline="") as file:
+                self.rows = [{key: _COLUMNS[key](row[key]) for key in _COLUMNS} for row in csv.DictReader(file)]
+
+    def forget_after(self, step: int) -> None:
+        """Drop rows of steps that a resumed run does again."""
+        self.rows = [row for row in self.rows if row["step"] <= step]
+
+    def add(self, **row: Any) -> None:
+        """Add one row; `write` puts it on disk."""
+        self.rows.append(row)
+
+    def write(self) -> None:
+        """Write the file as a whole, atomically."""
+        if not self._active:
+            return
+        lines = [",".join(_COLUMNS), *(",".join(_cell(row[column]) for column in _COLUMNS) for row in self.rows)]
+        write_text(self._path, "\n".join(lines) + "\n")
+
+    def plot(self, path: Path, title: str) -> None:
+        """Loss and accuracy against the step, as PNG."""
+        if not self._active or not self.rows:
+            return
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(9, 3.5), layout="constrained")
+        for axes, quantity in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+            for split, style in (("step", {"alpha": 0.35, "lw": 0.8}), ("train", {"marker": "."}), ("val", {"marker": "o"})):
+                rows = [row for row in self.rows if row["split"] == split]
+                axes.plot([row["step"] for row in rows], [row[quantity] for row in rows], label=split, **style)
+            axes.set(xlabel="step", ylabel=quantity)
+            axes.grid(alpha=0.3)
+        axes.legend()
+        figure.suptitle(title)
+        figure.savefig(path, dpi=120)
+
+
+def environment() -> dict[str, Any]:
+    """Versions, platform, commit and command line."""
+    return {
+        "versions": {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()},
+        "platform": platform.platform(),
+        "cpu_threads": torch.get_num_threads(),
+        "commit": git_commit(),
+        "command": sys.argv,
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """What the run computed on: the GPU's name, or the processor's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]} ({len(names)} cores)" if names else platform.processor() or platform.machine()
+
+
+def git_commit() -> str | None:
+    """Commit of the checkout that this package is imported from, with "-dirty" if tracked files differ; None without."""
+    folder = Path(__file__).resolve().parent
+    try:
+        # The folder must be tracked: an installed copy inside somebody else's repository has no commit of ours.
+        subprocess.run(
+            ["git", "ls-files", "--error-unmatch", Path(__file__).name], cwd=folder, check=True, capture_output=True
+        )
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.strip()
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: the most that torch held on the GPU, or the largest resident set of this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    # Linux counts in KiB, macOS in bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,187 @@
+"""One run from its folder to its record: fit, select, test, and an honest status whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from ..config import Config
+from ..errors import UsageError
+from .callbacks import ChanceHint, Checkpoints, Curves, ProgressBar, TimeLimit
+from .data import Loaders
+from .module import Classifier
+from .record import Metrics, Record, device_name, environment, peak_memory, write_text
+from .resume import check_same_run, load_checkpoint
+from .seeding import seed_all
+from .table import group_table, result_table
+from .trainer import make_trainer, step_counts
+
+_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+
+
+class Session:
+    """The steps of a run, in order: begin, build, fit, test, finish.
+
+    Only the first process prints and writes; with one process that is this one.
+    """
+
+    def __init__(self, config: Config, run_dir: Path):
+        self.config, self.run_dir = config, Path(run_dir)
+        # Paths that are printed are meant to be pasted: relative to the folder the command was given in.
+        self._shown = Path(os.path.relpath(self.run_dir))
+        self._first = all(os.environ.get(name, "0") == "0" for name in _RANK_VARIABLES)
+        self._console = Console(soft_wrap=True) if self._first else None
+        self._record = Record(self.run_dir, self._first)
+        self._checkpoint: dict[str, Any] | None = None
+
+    def begin(self, config_yaml: str, choices: Mapping[str, Any]) -> None:
+        """Make the run folder, save and print the configuration.
+
+        Raises:
+            UsageError: the folder holds another run, or there is nothing to resume.
+        """
+        if self.config.resume is not None:
+            self._checkpoint = load_checkpoint(self.config.resume)
+        elif self._first and (self.run_dir / "record.json").exists():
+            raise UsageError(
+                f"{self.run_dir} holds a run already. Choose another folder (hydra.run.dir=...), or go on with that "
+                f"run: resume={self._shown}/checkpoints/last.ckpt."
+            )
+        if self._first:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            write_text(self.run_dir / "config.yaml", config_yaml)
+            self._print(config_yaml)
+            self._print(f"Run folder: {self._shown}\n")
+        self._record.update(
+            status="running",
+            started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            layer=self.config.model["layer"]["name"],
+            dataset=self.config.dataset["name"],
+            seed=self.config.seed,
+            choices=dict(choices),
+            resumed_from=self.config.resume,
+            **environment(),
+        )
+
+    @contextmanager
+    def recording_failures(self) -> Iterator[None]:
+        """Inside, an interruption or an error is written into the record before it goes on."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._record.update(status="interrupted")
+            last = self._shown / "checkpoints" / "last.ckpt"
+            self._print(
+                f"Interrupted. The same command with resume={last} goes on from the last validation."
+                if last.exists()
+                else "Interrupted before the first checkpoint."
+            )
+            raise
+        except BaseException as error:
+            self._record.update(status="failed", error=f"{type(error).__name__}: {error}")
+            raise
+
+    def build(self, make_model: Callable[[], nn.Module], data: Any, facts: dict[str, Any]) -> None:
+        """Model, groups, loaders and trainer for prepared data."""
+        config, training = self.config, self.config.training
+        self._metrics = Metrics(self.run_dir / "metrics.csv", self._first)
+        self._loaders = Loaders(data, training, config.seed)
+        self._curves = Curves(self._metrics, self._console, config.trainer.log_every_n_steps)
+        self._checkpoints = Checkpoints(self.run_dir / "checkpoints")
+        callbacks = [self._curves, ChanceHint(training.stuck_steps, data.n_classes, self._console), self._checkpoints]
+        if training.max_minutes is not None:
+            callbacks.append(TimeLimit(training.max_minutes, self._console))
+        if config.trainer.progress_bar:
+            callbacks.append(ProgressBar())
+        self._trainer = make_trainer(config, self.run_dir, callbacks)
+        world = self._trainer.world_size
+        steps, per_epoch = step_counts(config, self._loaders.batches_per_epoch(world))
+        seed_all(config.seed, "weights")
+        self._module = Classifier(
+            make_model(),
+            config.optimizer,
+            config.scheduler,
+            config.seed,
+            steps,
+            per_epoch,
+            run={"config": asdict(config), "data": facts, "world": world, "steps": steps},
+        )
+        if self._checkpoint is not None:
+            self._continue(self._checkpoint, world, steps)
+        groups = self._module.group_facts()
+        self._print(group_table(groups))
+        self._record.update(
+            data=data.describe(),
+            device=device_name(self._trainer.strategy.root_device),
+            processes=world,
+            parameters=sum(parameter.numel() for parameter in self._module.model.parameters()),
+            parameter_groups=groups,
+            planned_steps=steps,
+        )
+
+    def fit(self) -> None:
+        """Train; the checkpoint of the highest validation accuracy is kept."""
+        started = time.monotonic()
+        try:
+            self._trainer.fit(self._module, datamodule=self._loaders, ckpt_path=self.config.resume, weights_only=True)
+        except SystemExit as error:
+            # Lightning turns Ctrl-C into exit status 1; the callers of this program want to know which it was.
+            if self._trainer.interrupted:
+                raise KeyboardInterrupt from error
+            raise
+        finally:
+            self._metrics.write()
+            self._metrics.plot(self.run_dir / "curves.png", f"{self.run_dir.parent.name}/{self.run_dir.name}")
+        self._record.update(
+            steps=self._trainer.global_step,
+            epochs=self._trainer.current_epoch,
+            fit_seconds=round(time.monotonic() - started, 3),
+            samples_per_second=self._curves.train_samples / max(self._curves.train_seconds, 1e-9),
+        )
+
+    def test(self) -> None:
+        """Score the selected checkpoint on training samples, the validation and the test split."""
+        best = self._checkpoints.best_model_path
+        if not best:
+            raise UsageError("No validation was run, so there is no checkpoint to test. Train for at least one epoch.")
+        self._trainer.test(self._module, datamodule=self._loaders, ckpt_path=best, weights_only=True, verbose=False)
+        step = load_checkpoint(best)["global_step"]
+        self._record.update(
+            selected=f"best validation accuracy (step {step})",
+            selected_checkpoint=best,
+            metrics={name: asdict(result) for name, result in self._module.results.items()},
+        )
+
+    def finish(self, seconds: float) -> dict[str, Any]:
+        """Close the record and print the final table."""
+        self._record.update(
+            status="finished",
+            total_seconds=round(seconds, 3),
+            peak_memory_bytes=peak_memory(self._trainer.strategy.root_device),
+        )
+        self._print(result_table(self._record.facts))
+        self._print(f"Run folder: {self._shown}")
+        return self._record.facts
+
+    def _continue(self, checkpoint: Mapping[str, Any], world: int, steps: int) -> None:
+        check_same_run(checkpoint, self.config, world)
+        self._metrics.forget_after(checkpoint["global_step"])
+        self._print(f"Going on from step {checkpoint['global_step']} of {self.config.resume}.")
+        if checkpoint["run"]["steps"] != steps:
+            self._print(
+                f"Note: the run was planned for {checkpoint['run']['steps']} steps and is now for {steps}; a schedule "
+                f"without scheduler.total_steps is another one from here on."
+            )
+
+    def _print(self, what: Any) -> None:
+        if self._console is not None:
+            self._console.print(what, highlight=False)

@@ -1,0 +1,68 @@
+"""The lightning Trainer of a configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback, Trainer
+
+from ..config import Config
+from ..errors import UsageError
+
+
+def make_trainer(config: Config, run_dir: Path, callbacks: Sequence[Callback]) -> Trainer:
+    """A Trainer that logs, shards and checks nothing by itself; our loaders, callbacks and tests do.
+
+    Raises:
+        UsageError: a GPU is asked for where there is none, or more devices than there are.
+    """
+    trainer, training = config.trainer, config.training
+    accelerator = trainer.accelerator
+    if accelerator == "auto":
+        # Not lightning's "auto": on a Mac it would take MPS, which lacks float64 and much of complex64.
+        accelerator = "gpu" if torch.cuda.is_available() else "cpu"
+    if accelerator == "gpu":
+        _check_gpus(trainer.devices)
+    return Trainer(
+        accelerator=accelerator,
+        devices=trainer.devices,
+        num_nodes=trainer.num_nodes,
+        strategy=trainer.strategy,
+        precision=trainer.precision,
+        sync_batchnorm=trainer.sync_batchnorm,
+        deterministic=trainer.deterministic,
+        gradient_clip_val=trainer.gradient_clip_val,
+        accumulate_grad_batches=trainer.accumulate_grad_batches,
+        enable_progress_bar=trainer.progress_bar,
+        max_epochs=training.max_epochs,
+        max_steps=-1 if training.max_steps is None else training.max_steps,
+        limit_train_batches=training.limit_train_batches,
+        limit_val_batches=training.limit_eval_batches,
+        limit_test_batches=training.limit_eval_batches,
+        default_root_dir=run_dir,
+        callbacks=list(callbacks),
+        logger=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        enable_model_summary=False,
+    )
+
+
+def step_counts(config: Config, batches_per_epoch: int) -> tuple[int, int]:
+    """Optimizer steps of the whole run and of one epoch."""
+    per_epoch = math.ceil(batches_per_epoch / config.trainer.accumulate_grad_batches)
+    ends = [config.training.max_steps]
+    if config.training.max_epochs is not None:
+        ends.append(config.training.max_epochs * per_epoch)
+    return min(end for end in ends if end is not None), per_epoch
+
+
+def _check_gpus(devices: int | str) -> None:
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found == 0:
+        raise UsageError("A GPU was asked for, but torch finds none here. Use trainer=cpu, or check the driver and torch build.")
+    if isinstance(devices, int) and devices > found:
+        raise UsageError(f"trainer.devices={devices}, but this machine has {found} GPU(s).")
