@@ -26,17 +26,18 @@ def complex_normal(shape: tuple[int, ...], variance: float = 1.0) -> Tensor:
     return math.sqrt(variance) * torch.randn(shape, dtype=torch.complex128)
 
 
-def output_matrix(C_init: str, d_model: int, n_modes: int, V: Tensor | None = None) -> Tensor:
-    """(H, P) complex C_tilde by the recipes of S5.
+def output_matrix(C_init: str, d_model: int, n_modes: int, order: int, V: Tensor | None = None) -> Tensor:
+    """(H, P) complex C_tilde by the recipes of S5, of the same mean square with and without V.
 
     lecun_normal: re and im of C of variance 1 / (H N), then C V;  trunc_standard_normal: 1 / N, then C V;
-    complex_normal: E|C_tilde|^2 = 1, V unused. N is the number of rows of V.
+    complex_normal: E|C_tilde|^2 = 1, V unused.
 
     Args:
         C_init: one of the three names.
         d_model: H.
         n_modes: P, modes stored.
-        V: (N, P) complex eigenvectors; None stands for the identity, so that C_tilde is drawn in the eigenbasis.
+        order: N, real size of the state.
+        V: (N, P) complex, orthonormal eigenvectors; None draws C_tilde itself, in the eigenbasis.
     Raises:
         UsageError: unknown name.
     Source: S5 (arXiv 2208.04933) and its published code.
@@ -44,9 +45,9 @@ def output_matrix(C_init: str, d_model: int, n_modes: int, V: Tensor | None = No
     check_C_init(C_init)
     if C_init == "complex_normal":
         return complex_normal((d_model, n_modes))
-    order = n_modes if V is None else V.shape[0]
     fan_in = d_model * order if C_init == "lecun_normal" else order
-    C = torch.view_as_complex(lecun_normal((d_model, order, 2), fan_in))
+    columns = n_modes if V is None else order
+    C = torch.view_as_complex(lecun_normal((d_model, columns, 2), fan_in))
     return C if V is None else C @ V
 
 

@@ -65,7 +65,7 @@ class S5(DiagonalSSM):
         check_method(discretization)
         Lambda, V = _block_modes(d_state, blocks, conj_sym)
         B = V.mH @ lecun_normal((d_state, d_model), fan_in=d_state).to(V.dtype)
-        C = [output_matrix(C_init, d_model, len(Lambda), V) for _ in range(2 if bidirectional else 1)]
+        C = [output_matrix(C_init, d_model, len(Lambda), d_state, V) for _ in range(2 if bidirectional else 1)]
         super().__init__(
             B=B,
             C=C[0],

@@ -1,0 +1,5 @@
+"""FRACTAL: fractional HiPPO memories as a state space layer (arXiv 2605.08833)."""
+
+from .layer import Fractal
+
+__all__ = ["Fractal"]

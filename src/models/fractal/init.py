@@ -1,0 +1,145 @@
+"""From a measure to the diagonal modes of a block: eigenvalues, frequencies and the analytic B_tilde."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import hippo
+from ...errors import UsageError, unknown
+from ...registry import measures
+
+# Frequencies put beside a real spectrum, as in S4D; each mode then stands for a conjugate pair.
+ADDED = ("none", "lin", "inv", "inv2", "quad", "legs")
+# Frequencies that the operator has itself: of A, or of A without its low-rank part.
+OWN = ("own", "normal")
+
+# The paper adds S4D-Lin frequencies. LegS and LagT have no eigenvectors that float64 can hold, so they start from the
+# normal part, as S4D-LegS and S5 do. Every other measure keeps its own spectrum.
+_AUTO = {"fractional": "lin", "legs": "normal", "lagt": "normal"}
+
+# Lowest alpha of the default bank where alpha = 0 itself cannot be diagonalised; cond(V) stays below 1e4 from here on.
+_LOWEST_DIAGONALISABLE = 0.05
+
+
+@dataclass(frozen=True)
+class Block:
+    """The modes of one block of the bank.
+
+    Attributes:
+        alpha: singularity index, None for a measure that has none.
+        Lambda: (p,) complex128, Re < 0, one of each conjugate pair.
+        B_tilde: (p,) complex128 of unit root-mean-square.
+    """
+
+    alpha: float | None
+    Lambda: np.ndarray
+    B_tilde: np.ndarray
+
+    @property
+    def time_scale(self) -> float:
+        """Mean lag remembered, in units of time; see `hippo.time_scale`."""
+        paired = self.Lambda[self.Lambda.imag != 0].conj()
+        return hippo.time_scale(np.concatenate([self.Lambda, paired]))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The layer's `measure` and `imag` options, checked.
+
+    Attributes:
+        name: registered measure.
+        options: its options, alpha apart.
+        imag: where the frequencies come from, "auto" resolved.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    imag: str
+
+    @property
+    def takes_alpha(self) -> bool:
+        """Whether the measure is one of a family indexed by alpha."""
+        return "alpha" in measures.options(self.name, runtime=("N",))
+
+    def block_order(self, d_state: int, n_blocks: int) -> int:
+        """Order of one block's operator: d_state / K, or half of it where every real mode is made a pair.
+
+        Raises:
+            UsageError: d_state cannot be split so.
+        """
+        parts = 2 * n_blocks if self.imag in ADDED else n_blocks
+        if d_state % parts:
+            per = "2 * n_alphas (each mode stands for a conjugate pair)" if self.imag in ADDED else "n_alphas"
+            raise UsageError(
+                f"d_state must be a multiple of {per} = {parts}, got d_state={d_state}. "
+                f"Nearest: {max(parts, round(d_state / parts) * parts)}."
+            )
+        return d_state // parts
+
+    def lowest_default_alpha(self, order: int) -> float:
+        """Where the default bank of alphas begins: 0, or 0.05 where alpha = 0 has no usable eigenvectors."""
+        at_zero = hippo.operator(self.name, order, alpha=0.0, **self.options)
+        return _LOWEST_DIAGONALISABLE if self.imag != "normal" and at_zero.no_direct else 0.0
+
+    def block(self, order: int, alpha: float | None) -> Block:
+        """The modes of one block; see `Block`.
+
+        B_tilde = V^-1 B, with the columns of V scaled as follows (C absorbs the scale): unit diagonal where V is
+        known in closed form (`fractional`, `legs`), which keeps B_tilde smallest, else unit norm. A real eigenvalue
+        of a spectrum that is otherwise complex stands for itself alone and counts half.
+
+        Raises:
+            UsageError: the operator cannot be diagonalised so, or has frequencies of its own where some are added.
+        """
+        options = dict(self.options) if alpha is None else {**self.options, "alpha": alpha}
+        operator = hippo.operator(self.name, order, **options)
+        if self.imag in ADDED:
+            rates, log_B = _real_spectrum(operator, self.imag)
+            B_tilde = np.exp(log_B - log_B.max()).astype(complex)
+            return Block(alpha, -rates + 1j * hippo.imaginary_parts(self.imag, order), unit_rms(B_tilde))
+        diagonal = hippo.diagonalize(operator, method="direct" if self.imag == "own" else "normal")
+        Lambda, _, B_tilde, weight = hippo.conjugate_half(diagonal)
+        return Block(alpha, Lambda, unit_rms(weight * B_tilde / np.abs(B_tilde).max()))
+
+
+def parse_measure(measure: str | Mapping[str, Any], imag: str) -> Measure:
+    """Check the `measure` and `imag` options of a layer.
+
+    Args:
+        measure: registered name, or a node with the measure's options ({"name": "legt", "theta": 2.0}).
+        imag: "auto", a name of ADDED or of OWN.
+    Raises:
+        UsageError: unknown name or option, or an alpha in the node.
+    """
+    node = {"name": measure} if isinstance(measure, str) else dict(measure)
+    if "alpha" in node:
+        raise UsageError(f"Give alpha as the layer's own option alpha={node['alpha']}, not inside measure.")
+    measures.check(node, runtime=("N",))
+    name = node.pop("name")
+    if imag not in ("auto", *ADDED, *OWN):
+        raise unknown("imag", imag, ("auto", *ADDED, *OWN))
+    return Measure(name, node, _AUTO.get(name, "own") if imag == "auto" else imag)
+
+
+def unit_rms(values: np.ndarray) -> np.ndarray:
+    """Scaled to a root-mean-square modulus of 1."""
+    return values / np.sqrt(np.mean(np.abs(values) ** 2))
+
+
+def _real_spectrum(operator: hippo.Operator, imag: str) -> tuple[np.ndarray, np.ndarray]:
+    """Decay rates (p,) and log |B_tilde| of an operator whose eigenvalues are real."""
+    if operator.eigensystem is not None:
+        system = operator.eigensystem()
+        return system.eigenvalues, system.log_B_tilde
+    diagonal = hippo.diagonalize(operator)
+    if (diagonal.Lambda.imag != 0).any():
+        raise UsageError(
+            f"{operator.label} has frequencies of its own, so imag='{imag}' cannot add any. "
+            f"Use imag='own' (or 'normal', those of its normal part)."
+        )
+    with np.errstate(divide="ignore"):
+        return -diagonal.Lambda.real, np.log(np.abs(diagonal.B_tilde))

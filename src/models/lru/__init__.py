@@ -1,0 +1,5 @@
+"""LRU: the plainest diagonal recurrence (Orvieto et al. 2023, arXiv 2303.06349)."""
+
+from .layer import LRU
+
+__all__ = ["LRU"]
