@@ -14,17 +14,15 @@ from torch import Tensor
 
 
 def keops_reason() -> str:
-    """Why KeOps cannot run here, with what to do; an empty string when it can."""
+    """Why KeOps cannot run here, with what to do; an empty string when it can.
+
+    A first call of a formula compiles for 7 to 30 seconds.
+    """
     if importlib.util.find_spec("pykeops") is None:
         return "pykeops is not installed (pip install pykeops)."
     if shutil.which("g++") is None:
         return "pykeops compiles its formulas with g++, and there is no g++ on the PATH (install a C++ compiler)."
     return ""
-
-
-def keops_available() -> bool:
-    """Whether a KeOps formula can be compiled here. A first call of a formula compiles for 7 to 30 seconds."""
-    return not keops_reason()
 
 
 def lazy_tensor(tensor: Tensor) -> Any:

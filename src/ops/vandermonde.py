@@ -22,11 +22,11 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.functional import hardshrink
 
 from ..errors import UsageError, unknown
-from .keops import keops_available, keops_reason, lazy_tensor
+from .keops import keops_reason, lazy_tensor
 
 BACKENDS = ("auto", "torch", "keops")
 
@@ -110,7 +110,7 @@ class _VandermondeSum(torch.autograd.Function):
         H, R, L = sequence.shape
         inner, outer = _tables(w, L, torch.promote_types(sequence.dtype, torch.complex32))
         Q, M = outer.shape[1], inner.shape[1]
-        blocks = torch.nn.functional.pad(sequence, (0, Q * M - L)).reshape(H, R * Q, M)
+        blocks = F.pad(sequence, (0, Q * M - L)).reshape(H, R * Q, M)
         partial = torch.bmm(blocks, _as_real(inner)).view(H, R, Q, -1, 2)
         return (torch.view_as_complex(partial) * outer[:, None]).sum(2)
 
@@ -145,13 +145,13 @@ def _powers(w: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         done, power = done + block, power * power
     # Products of two entries must not fall among the denormal numbers, which a CPU multiplies ten times slower.
     smallest = math.sqrt(torch.finfo(dtype).tiny)
-    return torch.view_as_complex(hardshrink(torch.view_as_real(table), smallest)), power
+    return torch.view_as_complex(F.hardshrink(torch.view_as_real(table), smallest)), power
 
 
 def _shifted(sequence: Tensor) -> Tensor:
     """(l + 1) s[l + 1], padded with one zero: the derivative of sum_l s[l] w^l by w has these coefficients."""
     weight = torch.arange(1, sequence.shape[-1], dtype=sequence.dtype, device=sequence.device)
-    return torch.nn.functional.pad(sequence[..., 1:] * weight, (0, 1))
+    return F.pad(sequence[..., 1:] * weight, (0, 1))
 
 
 def _as_real(table: Tensor) -> Tensor:
@@ -171,11 +171,20 @@ def _vandermonde_keops(coefficient: Tensor, w: Tensor, length: int) -> Tensor:
     return 2 * total.reshape(*shape[:-1], length).real
 
 
-def _check(coefficient: Tensor, w: Tensor, length: int, backend: str) -> None:
+def check_backend(backend: str) -> None:
+    """Refuse an unknown backend, or one that cannot run here, when a layer is built.
+
+    Raises:
+        UsageError: with the reason and what to do.
+    """
     if backend not in BACKENDS:
         raise unknown("backend of vandermonde", backend, BACKENDS)
-    if backend == "keops" and not keops_available():
-        raise UsageError(f"backend='keops' cannot run here: {keops_reason()} Use backend='torch', which is faster.")
+    if backend == "keops" and keops_reason():
+        raise UsageError(f"backend='keops' cannot run here: {keops_reason()} Or use backend='torch', which is faster.")
+
+
+def _check(coefficient: Tensor, w: Tensor, length: int, backend: str) -> None:
+    check_backend(backend)
     if w.dim() != 2 or coefficient.shape[-2:] != w.shape or not (coefficient.is_complex() and w.is_complex()):
         raise UsageError(
             f"vandermonde takes complex coefficients (..., H, N) and complex w (H, N), got {tuple(coefficient.shape)} "

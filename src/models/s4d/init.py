@@ -1,0 +1,85 @@
+"""Where the modes of a diagonal SISO layer start: the published S4D choices, or any registered measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ... import hippo
+from ...errors import UsageError, unknown
+from ...registry import list_measures
+from ..s4.init import clipped_input, normal_part
+
+PUBLISHED = ("lin", "inv", "inv2", "quad", "legs", "real", "rand")
+
+# The published code keeps every stored value above this before it inverts a transform, so that the lowest frequency
+# of `lin` is 1e-4 and not 0.
+FLOOR = 1e-4
+
+
+class Modes(NamedTuple):
+    """Lambda (P,) with Re < 0 and Im <= 0, and B (P,): complex128. Twice the real part of a sum over them is meant."""
+
+    Lambda: Tensor
+    B: Tensor
+
+
+def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str = "normal") -> Modes:
+    """The modes that a diagonal layer of real order N = d_state starts from.
+
+    With n = 0 .. N/2 - 1 and B = 1 unless said:
+
+        lin   -1/2 - i pi n                                inv   -1/2 - i (N / pi) (N / (2 n + 1) - 1)
+        quad  -1/2 - i (2 n + 1)^2 / pi                    inv2  -1/2 - i (N / pi) (N / (n + 1) - 1)
+        real  -(n + 1)                                     rand  -1/2 - i exp(standard normal)
+        legs  normal part of HiPPO-LegS, -1/2 - i omega_n, with B = V^H B_LegS, imaginary part clipped to [-2, 2]
+
+    Any other name, and every mapping {"name": measure, **options}, is a registered measure put through
+    `hippo.diagonalize(..., method)`: one mode of each conjugate pair and every real mode with half its B. `normal`
+    gives N/2 modes for even N; `direct` as many as A has pairs and real eigenvalues, up to N. The B of `direct` is
+    divided by its root mean square, which can be astronomically large; C absorbs the factor.
+
+    Args:
+        init: a name or a mapping.
+        d_state: N, the order of the real system; even for the published names.
+        method: "normal" or "direct"; only for measures.
+    Raises:
+        UsageError: unknown name, odd N where pairs are needed, a measure that cannot be diagonalised that way.
+    Source: arXiv 2206.11893 and the published S4D code; floors of 1e-4 included.
+    """
+    if isinstance(init, Mapping):
+        return _from_measure(dict(init), d_state, method)
+    if init not in PUBLISHED:
+        if init not in list_measures():
+            raise unknown("init of a diagonal layer", init, [*PUBLISHED, *list_measures()])
+        return _from_measure({"name": init}, d_state, method)
+    if d_state < 2 or d_state % 2:
+        raise UsageError(f"init='{init}' makes conjugate pairs, so d_state must be even and >= 2, got {d_state}.")
+    n = d_state // 2
+    real, B = torch.full((n,), 0.5, dtype=torch.float64), torch.ones(n, dtype=torch.complex128)
+    if init == "real":
+        real, imag = torch.arange(1, n + 1, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
+    elif init == "rand":
+        imag = torch.randn(n, dtype=torch.float64).exp()
+    elif init == "legs":
+        Lambda, V = normal_part("legs", d_state)
+        real, imag = -Lambda.real, -Lambda.imag
+        B = clipped_input("legs", V)
+    else:
+        imag = torch.from_numpy(hippo.imaginary_parts(init, n))
+    return Modes(torch.complex(-real.clamp(min=FLOOR), -imag.clamp(min=FLOOR)), B)
+
+
+def _from_measure(node: dict[str, Any], d_state: int, method: str) -> Modes:
+    if "name" not in node:
+        raise UsageError(f"init as a mapping needs the 'name' of a measure, got {node}.")
+    name = node.pop("name")
+    diagonal = hippo.diagonalize(hippo.operator(name, d_state, **node), method=method)
+    Lambda, _, B, weight = hippo.conjugate_half(diagonal)
+    if method == "direct":
+        B = B / np.sqrt(np.mean(np.abs(B) ** 2))
+    return Modes(torch.from_numpy(Lambda), torch.from_numpy(weight * B))

@@ -1,0 +1,13 @@
+"""What the single-input single-output layers share: H independent linear systems, run as one long convolution.
+
+    x_k = A_bar x_{k-1} + B_bar u_k,  y_k = C x_k + D u_k     for each feature, with a state of its own
+    y = K * u,  K_l = C A_bar^l B_bar                         the same from rest, by FFT
+
+A layer says how its parameters become a discrete system (`System`: diagonal here, dense in s4); `SISOLayer` runs it.
+"""
+
+from .layer import SISOLayer
+from .parameters import check_copies, dss_input, initial_steps, step_size
+from .system import DiagonalSystem, System
+
+__all__ = ["DiagonalSystem", "SISOLayer", "System", "check_copies", "dss_input", "initial_steps", "step_size"]

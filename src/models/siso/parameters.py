@@ -1,0 +1,71 @@
+"""Parameters that the SISO layers have in common: steps, copies, and the softmax normalisation of DSS."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...errors import UsageError, unknown
+from ...ops.discretize import complex_expm1
+from ..ssm_init import check_sizes, log_steps
+
+DT_TRANSFORMS = ("exp", "softplus")
+
+# Of the published code: keeps the reciprocal finite where exp(z l_max) = 1.
+_DSS_EPSILON = 1e-7
+
+
+def initial_steps(d_model: int, dt_min: float, dt_max: float, transform: str) -> Tensor:
+    """(H,) float64 parameters whose `step_size` is log-uniform between dt_min and dt_max.
+
+    Raises:
+        UsageError: unknown transform, or not 0 < dt_min <= dt_max.
+    """
+    if transform not in DT_TRANSFORMS:
+        raise unknown("dt_transform", transform, DT_TRANSFORMS)
+    log_dt = log_steps(d_model, dt_min, dt_max)
+    if transform == "exp":
+        return log_dt
+    # The inverse of softplus, log(exp(dt) - 1), without cancellation for small dt.
+    return torch.log(torch.expm1(torch.exp(log_dt)))
+
+
+def step_size(inv_dt: Tensor, transform: str) -> Tensor:
+    """dt > 0 in float64: exp(inv_dt) or softplus(inv_dt) = log(1 + exp(inv_dt))."""
+    inv_dt = inv_dt.double()
+    return torch.exp(inv_dt) if transform == "exp" else F.softplus(inv_dt)
+
+
+def check_copies(layer: str, d_model: int, n_ssm: int | None) -> int:
+    """The number of copies of the modes: n_ssm, or H for None.
+
+    Raises:
+        UsageError: n_ssm does not divide d_model.
+    """
+    if n_ssm is None:
+        return d_model
+    check_sizes(layer, n_ssm=n_ssm)
+    if d_model % n_ssm:
+        raise UsageError(f"{layer} repeats its n_ssm copies over the features: {n_ssm} does not divide {d_model}.")
+    return n_ssm
+
+
+def dss_input(Lambda: Tensor, z: Tensor, l_max: int) -> Tensor:
+    """What multiplies the input of a mode so that its kernel is softmax_l(z l) / Lambda over l = 0 .. l_max - 1.
+
+    With s = -z for a growing mode (Re z > 0) and s = z otherwise, it is
+
+        (exp(s) - 1) reciprocal(Lambda (exp(s l_max) - 1)),   reciprocal(x) = conj(x) / (|x|^2 + 1e-7),
+
+    and belongs to exp(z l) for a decaying mode and to exp(z (l - l_max + 1)) for a growing one.
+
+    Args:
+        Lambda: (H, P) complex.
+        z: (H, P) complex, Lambda dt.
+        l_max: number of positions.
+    Source: arXiv 2203.14343, proposition 1 (b) and section 4; the constant of the published code.
+    """
+    s = torch.where(z.real > 0, -z, z)
+    x = Lambda * complex_expm1(s * l_max)
+    return complex_expm1(s) * x.conj() / (x.real.square() + x.imag.square() + _DSS_EPSILON)

@@ -1,0 +1,91 @@
+"""Discrete systems that a SISO layer runs: what has to be known of one, and the diagonal kind.
+
+Suffixes: B batch, L length, H features, P modes.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...ops.vandermonde import vandermonde, vandermonde_sum
+
+
+class System(ABC):
+    """A discrete system for each feature, of the same form for all; `x` stands for a state of shape (B, H, ...)."""
+
+    @abstractmethod
+    def kernel(self, length: int) -> Tensor:
+        """K[c, h, l] = C A_bar^l B_bar: (directions, H, length) real."""
+
+    @abstractmethod
+    def free_response(self, x: Tensor, length: int) -> Tensor:
+        """C A_bar^(l+1) x, what an earlier state adds to the outputs: (B, length, H) real."""
+
+    @abstractmethod
+    def advance(self, x: Tensor, steps: int | Tensor) -> Tensor:
+        """A_bar^steps x, with a number of steps of its own per sample where `steps` is (B,)."""
+
+    @abstractmethod
+    def gather(self, sequence: Tensor) -> Tensor:
+        """sum_l A_bar^l B_bar s_l of a sequence (B, H, L): the state that its reverse leaves behind."""
+
+    @abstractmethod
+    def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """u (B, H) to the next x and C x (B, H); forward direction only."""
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalSystem(System):
+    """x_k = Lambda_bar x_{k-1} + B_bar u_k,  y_k = 2 Re sum_n C x_k.
+
+    Attributes:
+        Lambda_bar: (H, P) complex128, whose powers are the kernel: float32 would lose the phase of long lags.
+        B_bar: (H, P) complex.
+        C: (directions, H, P) complex, in the precision of the layer.
+        backend: of `ops.vandermonde`.
+    """
+
+    Lambda_bar: Tensor
+    B_bar: Tensor
+    C: Tensor
+    backend: str = "auto"
+
+    def kernel(self, length: int) -> Tensor:
+        """K[c, h, l] = 2 Re sum_n C B_bar Lambda_bar^l."""
+        return vandermonde((self.C * self.B_bar).to(self.C.dtype), self.Lambda_bar, length, self.backend)
+
+    def free_response(self, x: Tensor, length: int) -> Tensor:
+        """2 Re sum_n C Lambda_bar^(l+1) x, (B, length, H)."""
+        coefficient = (self.C[0] * self.Lambda_bar).to(x.dtype) * x
+        return vandermonde(coefficient, self.Lambda_bar, length, self.backend).transpose(1, 2)
+
+    def advance(self, x: Tensor, steps: int | Tensor) -> Tensor:
+        """Lambda_bar^steps x, by repeated squaring."""
+        power, most = self.Lambda_bar, steps if isinstance(steps, int) else int(steps.max())
+        remaining = torch.as_tensor(steps, device=x.device).reshape(-1, 1, 1)
+        factor = torch.ones_like(power)
+        for bit in range(most.bit_length()):
+            factor = torch.where(remaining >> bit & 1 == 1, factor * power, factor)
+            power = power * power
+        return factor.to(x.dtype) * x
+
+    def gather(self, sequence: Tensor) -> Tensor:
+        """B_bar sum_l Lambda_bar^l s_l."""
+        return self.B_bar.to(self.C.dtype) * vandermonde_sum(sequence, self.Lambda_bar)
+
+    def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """One position."""
+        Lambda_bar, B_bar, C = self._step_tensors
+        x = torch.addcmul(B_bar * u[..., None], Lambda_bar, x)
+        return x, (torch.view_as_real(x) * C).sum((-2, -1))
+
+    @functools.cached_property
+    def _step_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What a step multiplies by, in the layer's precision; C as (H, P, 2) for a real product."""
+        C = torch.view_as_real(2 * self.C[0].conj().resolve_conj())
+        return self.Lambda_bar.to(self.C.dtype), self.B_bar.to(self.C.dtype), C
