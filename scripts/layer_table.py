@@ -1,0 +1,157 @@
+"""Write the generated tables of docs/layers.md: parameters by formula, what each layer can do, totals of the models.
+
+    python -m scripts.layer_table           # rewrite the tables in place
+
+Nothing in them is typed: a formula is evaluated and compared with the built layer, an ability is tried out on it, and
+the totals are those of the models that the experiments build.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fractal_ssm.config import compose
+from fractal_ssm.errors import UsageError
+from fractal_ssm.models.backbone import SequenceModel
+from fractal_ssm.models.base import SequenceLayer
+from fractal_ssm.registry import datasets, layers
+
+PAGE = Path(__file__).parent.parent / "docs" / "layers.md"
+TASKS = ("listops", "imdb", "aan", "cifar", "pathfinder", "pathx")
+# Sizes at which formulas are compared and printed.
+H = 128
+# Vocabularies that are counted from the user's files; the sizes that the published codes find.
+VOCABULARY = {"imdb": 135, "aan": 98}
+
+
+@dataclass
+class Layer:
+    """A row: the node that is built, and its parameter count in terms of H, d (directions) and `symbols`."""
+
+    node: dict[str, Any]
+    formula: str
+    symbols: dict[str, int] = field(default_factory=dict)
+
+
+LAYERS = {
+    "s5": Layer({"d_state": 64, "blocks": 4}, "3 P + 2 P H + 2 d P H + H", {"P": 32}),
+    "transformer": Layer({"n_heads": 8, "d_qkv": 64}, "4 H Q + 3 Q + H", {"Q": 64}),
+}
+
+
+def evaluate(formula: str, symbols: dict[str, int]) -> int:
+    """The value of a formula such as "2 d P H + H" (a space between factors is a product)."""
+    python = re.sub(r"(?<=[\w)]) (?=[\w(])", "*", formula)
+    return eval(python, {"__builtins__": {}}, dict(symbols))
+
+
+def n_parameters(module: nn.Module) -> int:
+    """Trainable numbers of a module."""
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+def build(name: str, bidirectional: bool) -> SequenceLayer:
+    """The layer of a row, with H features."""
+    return layers.build({"name": name, **LAYERS[name].node, "bidirectional": bidirectional}, d_model=H, l_max=64)
+
+
+def parameter_rows() -> list[list[str]]:
+    """Formula and count of each layer, both directions; raises if a formula does not give the built count."""
+    rows = []
+    for name, row in LAYERS.items():
+        counts = []
+        for directions in (1, 2):
+            count = n_parameters(build(name, bidirectional=directions == 2))
+            if (said := evaluate(row.formula, {**row.symbols, "H": H, "d": directions})) != count:
+                raise AssertionError(f"{name}, {directions} direction(s): the formula gives {said}, the layer has {count}")
+            counts.append(f"{count:,}")
+        sizes = ", ".join(f"{key} = {value}" for key, value in row.symbols.items())
+        rows.append([f"`{name}`", row.formula, sizes, *counts])
+    return rows
+
+
+def can(call: Callable[[], object]) -> str:
+    """ "yes" if the call works, "no" if the layer refuses it."""
+    try:
+        call()
+    except UsageError:
+        return "no"
+    return "yes"
+
+
+def ability_rows() -> list[list[str]]:
+    """What each layer accepts, found by trying."""
+    u = torch.randn(2, 5, H)
+    rows = []
+    for name in LAYERS:
+        causal = build(name, bidirectional=False)
+        rows.append(
+            [
+                f"`{name}`",
+                can(lambda layer=causal: layer.step(u[:, 0], layer.initial_state(2))),
+                can(lambda name=name: build(name, bidirectional=True)(u)),
+                can(lambda layer=causal: layer(u, dt_scale=2.0)),
+                can(lambda layer=causal: layer(u, dt_scale=torch.tensor([1.0, 2.0]))),
+                can(lambda layer=causal: layer(u, dt_scale=torch.rand(2, 5) + 0.5)),
+            ]
+        )
+    return rows
+
+
+def experiment_model(name: str) -> SequenceModel:
+    """The full-sized model of an experiment, `lra/<layer>-<task>`."""
+    config = compose([f"experiment=lra/{name}"])
+    data = datasets.build(config.dataset, data_dir=Path(config.data_dir))
+    n_tokens = VOCABULARY.get(name.rsplit("-", 1)[1], data.n_tokens)
+    return SequenceModel(
+        **config.model,
+        n_classes=data.n_classes,
+        n_tokens=n_tokens,
+        d_input=None if n_tokens else data.d_input,
+        l_max=data.l_max,
+        task=data.task,
+    )
+
+
+def total_rows() -> list[list[str]]:
+    """Parameters of the models that the experiments build."""
+    names = sorted(path.stem.rsplit("-", 1)[0] for path in (PAGE.parent.parent / "configs/experiment/lra").glob("*-listops.yaml"))
+    return [[f"`{name}`", *(f"{n_parameters(experiment_model(f'{name}-{task}')):,}" for task in TASKS)] for name in names]
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A markdown table."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "parameters": lambda: table(
+        ["layer", "parameters", "at H = 128", "one direction", "both directions"], parameter_rows()
+    ),
+    "abilities": lambda: table(
+        ["layer", "stream (`step`)", "bidirectional", "`dt_scale`", "one a sample", "one a position"], ability_rows()
+    ),
+    "totals": lambda: table(["experiment", *TASKS], total_rows()),
+}
+
+
+def rewrite(page: str, tables: dict[str, Callable[[], str]] = TABLES) -> str:
+    """The page with what stands between `<!-- table: NAME -->` and `<!-- end -->` replaced."""
+    for name, render in tables.items():
+        pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
+        page, found = re.subn(pattern, lambda match, text=render(): f"{match[1]}{text}\n{match[2]}", page, flags=re.S)
+        if found != 1:
+            raise AssertionError(f"docs/layers.md must hold the markers of the table '{name}' once, found {found}.")
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewrite(PAGE.read_text()))
+    print(f"wrote {PAGE}")
