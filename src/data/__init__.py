@@ -1,5 +1,5 @@
 """Datasets: importing this package registers the built-in ones."""
 
-from . import listops
+from . import aan, cifar, imdb, listops, mnist, speech
 
-__all__ = ["listops"]
+__all__ = ["aan", "cifar", "imdb", "listops", "mnist", "speech"]

@@ -81,6 +81,11 @@ class SequenceData(ABC):
         so that max(label_shares["test"]) is the majority-class accuracy. A dataset may add facts of its own.
         """
 
+    def dt_scale(self, name: str) -> float:
+        """Factor on the model's step dt for batches of the split `name`: 2.0 where the split holds every second sample
+        of sequences like those of training, 1.0 otherwise."""
+        return 1.0
+
     def collate(self, items: Sequence[tuple[Any, int]]) -> Batch:
         """Right-pad the samples with zeros to the longest of the batch."""
         sequences = [torch.as_tensor(np.asarray(x)) for x, _ in items]

@@ -69,15 +69,16 @@ def code_points(text: str, limit: int) -> np.ndarray:
 class CharacterCounter:
     """Counts characters of many texts without a Python loop over them."""
 
-    def __init__(self, counts: Mapping[str, int] | None = None):
+    def __init__(self):
         self._counts = np.zeros(_CODE_POINTS, dtype=np.int64)
-        for character, count in (counts or {}).items():
-            self._counts[ord(character)] = count
 
     def add(self, points: np.ndarray) -> None:
         """Count code points, as `code_points` returns them."""
-        values, counts = np.unique(points, return_counts=True)
-        self._counts[values] += counts
+        self.add_counts(*np.unique(points, return_counts=True))
+
+    def add_counts(self, points: np.ndarray, counts: np.ndarray) -> None:
+        """Add counts (n,) of different code points (n,)."""
+        self._counts[points] += counts
 
     def counts(self) -> dict[str, int]:
         """Character -> how often it was seen, the unseen ones left out."""

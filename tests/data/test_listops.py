@@ -193,7 +193,7 @@ def test_generated_dataset(tmp_path):
 def test_vocabulary_is_ordered_by_frequency_over_train(tmp_path):
     data = ListOps(tmp_path, n_train=400, n_val=1, n_test=1)
     data.prepare()
-    tokens = data._cache.facts["vocabulary"]
+    tokens = data.cache.facts["vocabulary"]
     assert tokens[:3] == ["<pad>", "<unk>", "<eos>"] and sorted(tokens[3:]) == sorted(SYMBOLS)
     counts = np.zeros(18, dtype=int)
     for index in range(400):
@@ -206,7 +206,7 @@ def test_test_samples_do_not_depend_on_the_size_of_train(tmp_path):
     symbols = []
     for data in (small, large):
         data.prepare()
-        names = data._cache.facts["vocabulary"]
+        names = data.cache.facts["vocabulary"]
         samples = [data.split("test")[i] for i in range(4)] + [data.split("train")[i] for i in range(5)]
         symbols.append([([names[i] for i in ids], label) for ids, label in samples])
     assert symbols[0] == symbols[1]
@@ -236,7 +236,7 @@ def test_release_is_found_in_every_layout(tmp_path, place):
     data = ListOps(tmp_path, **COUNTS)
     data.prepare()
     assert data.describe()["source"] == "release" and data.describe()["path"] == str(folder)
-    names = data._cache.facts["vocabulary"]
+    names = data.cache.facts["vocabulary"]
     symbols, value = next(iter(read_tsv(folder / FILES["val"])))
     ids, label = data.split("val")[0]
     assert [names[i] for i in ids] == [SYMBOLS[code] for code in symbols] + ["<eos>"] and label == value
@@ -298,7 +298,7 @@ def test_splits_travel_to_workers_as_a_path(tmp_path):
     data.prepare()
     split = data.split("train")
     packed = pickle.dumps(split)
-    assert len(packed) < 1000
+    assert len(packed) < 4_000
     np.testing.assert_array_equal(pickle.loads(packed)[7][0], split[7][0])
 
 

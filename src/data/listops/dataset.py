@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...errors import UsageError, unknown
+from ...errors import UsageError
 from ...registry import register_dataset
-from ..base import SPLITS, SequenceData, label_shares
-from ..cache import Cache, cache_folder, load_or_build, source_stamp
+from ..base import SPLITS
+from ..cache import Cache, source_stamp
+from ..cached import CachedData, check_counts
 from ..finder import Expected
 from ..packed import PackedSequences, PackedWriter
 from ..progress import progress
-from ..vocabulary import SPECIALS, Vocabulary
+from ..vocabulary import EOS, SPECIALS, Vocabulary
 from .symbols import SYMBOLS
 
 FILES = {split: f"basic_{split}.tsv" for split in SPLITS}
@@ -32,7 +34,7 @@ _RECIPE = {"max_depth": 10, "max_args": 10, "min_length": 501, "max_length": 199
 
 
 @register_dataset("listops")
-class ListOps(SequenceData):
+class ListOps(CachedData):
     """Long nested list operations with a value in 0..9: 10 classes, up to 2,000 tokens, 18 token ids.
 
     Args:
@@ -45,6 +47,9 @@ class ListOps(SequenceData):
         max_depth, max_args, min_length, max_length, seed: of the generated trees; see `generator.generate`.
     """
 
+    name = "listops"
+    expected = EXPECTED
+    sources = ("auto", "release", "generated")
     n_tokens = len(SPECIALS) + len(SYMBOLS)
     n_classes = 10
 
@@ -62,140 +67,100 @@ class ListOps(SequenceData):
         max_length: int = _RECIPE["max_length"],
         seed: int = _RECIPE["seed"],
     ):
-        if source not in ("auto", "release", "generated"):
-            raise unknown("source of listops", source, ("auto", "release", "generated"))
-        if min(n_train, n_val, n_test) < 1:
-            raise UsageError(f"listops needs n_train, n_val, n_test >= 1, got {n_train}, {n_val}, {n_test}.")
-        if l_max < 2:
-            raise UsageError(f"listops needs l_max >= 2 (a token and <eos>), got {l_max}.")
-        self.l_max = l_max
-        self._data_dir, self._source = Path(data_dir), source
-        self._counts = {"train": n_train, "val": n_val, "test": n_test}
-        self._recipe = {
+        super().__init__(data_dir, source)
+        self.n_samples = {"train": n_train, "val": n_val, "test": n_test}
+        self.recipe = {
             "max_depth": max_depth,
             "max_args": max_args,
             "min_length": min_length,
             "max_length": max_length,
             "seed": seed,
         }
-        changed = [key for key, value in self._recipe.items() if value != _RECIPE[key]]
-        if source == "release" and changed:
+        self.l_max = l_max
+        check_counts(self.name, n_train=n_train, n_val=n_val, n_test=n_test)
+        if l_max < 2:
+            raise UsageError(f"listops needs l_max >= 2 (a token and <eos>), got {l_max}.")
+        # A seed of one's own still draws the benchmark's task.
+        self._changed = [key for key, value in self.recipe.items() if value != _RECIPE[key]]
+        if source == "release" and self._changed:
             raise UsageError(
-                f"dataset.{changed[0]} belongs to generated trees and has no effect on dataset.source=release. "
+                f"dataset.{self._changed[0]} belongs to generated trees and has no effect on dataset.source=release. "
                 f"Drop it, or set dataset.source=generated."
             )
-        self._recipe_changed = bool(changed)
-        self._cache: Cache | None = None
-
-    def prepare(self) -> None:
-        """Open the cache, or read the release or draw the trees first (96,000 + 4,000 trees: about 10 s on 2 cores)."""
-        if self._cache is not None:
-            return
-        if self._source == "release":
-            folder = EXPECTED.require(self._data_dir)
-        elif self._source == "auto" and not self._recipe_changed:
-            folder = EXPECTED.find(self._data_dir)
-        else:
-            folder = None
-        common = {"counts": self._counts, "l_max": self.l_max, "layout": 1}
-        if folder is not None:
-            stamps = [source_stamp(folder / name) for name in FILES.values()]
-            parameters = {"source": "release", "files": stamps, **common}
-            trees = self._read(folder)
-        else:
-            parameters = {"source": "generated", "recipe": self._recipe, **common}
-            trees = self._draw()
-        place = cache_folder(self._data_dir, "listops", parameters["source"], parameters)
-        self._cache = load_or_build(place, parameters, lambda target: self._write(target, trees, folder))
 
     def split(self, name: str) -> PackedSequences:
-        """The samples of one split; see the base class."""
-        return PackedSequences(self._prepared.folder, self._range(name))
+        """The samples of one split, (ids, value); see the base class."""
+        return PackedSequences(self.cache.folder, self.indices(name))
 
     def describe(self) -> dict[str, Any]:
-        """See the base class."""
-        cache = self._prepared
-        return {
-            "name": "listops",
-            "source": cache.parameters["source"],
-            "lra": not self._recipe_changed,
-            "path": cache.facts["read_from"] or str(cache.folder),
-            "counts": dict(self._counts),
-            "checksum": cache.checksum,
-            "split": "release files" if cache.parameters["source"] == "release" else "drawn apart",
-            "split_fingerprint": cache.checksum[:16],
-            "label_shares": cache.facts["label_shares"],
-            "recipe": cache.parameters.get("recipe"),
-        }
+        """See the base class; `recipe` holds the options of generated trees."""
+        return {**super().describe(), "recipe": self.cache.parameters.get("recipe")}
 
-    @property
-    def _prepared(self) -> Cache:
-        if self._cache is None:
-            raise UsageError("Call prepare() before using the dataset 'listops'.")
-        return self._cache
+    def _load(self) -> Cache:
+        if self.source == "release":
+            folder = EXPECTED.require(self.data_dir)
+        elif self.source == "auto" and not self._changed:
+            folder = EXPECTED.find(self.data_dir)
+        else:
+            folder = None
+        common = {"counts": self.n_samples, "l_max": self.l_max, "layout": 1}
+        if folder is not None:
+            stamps = [source_stamp(folder / name) for name in FILES.values()]
+            parameters, trees = {"source": "release", "files": stamps, **common}, self._read(folder)
+        else:
+            parameters, trees = {"source": "generated", "recipe": self.recipe, **common}, self._draw()
+        return self._store(parameters, lambda target: self._write(target, trees, folder))
 
-    def _range(self, name: str) -> range:
-        if name not in SPLITS:
-            raise unknown("split", name, SPLITS)
-        start = 0
-        for split in SPLITS:
-            if split == name:
-                return range(start, start + self._counts[split])
-            start += self._counts[split]
-        raise AssertionError(name)
+    def _members(self) -> dict[str, np.ndarray]:
+        ends = np.cumsum(list(self.n_samples.values()))
+        return dict(zip(SPLITS, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+
+    def _convention(self) -> str:
+        return "release files" if self.cache.parameters["source"] == "release" else "drawn apart"
+
+    def _is_benchmark(self) -> bool:
+        return not set(self._changed) - {"seed"}
 
     def _read(self, folder: Path) -> Iterator[tuple[np.ndarray, int]]:
         from .text import read_tsv
 
-        with progress("Reading ListOps", sum(self._counts.values()), "trees") as advance:
+        with progress("Reading ListOps", sum(self.n_samples.values()), "trees") as advance:
             for split, file in FILES.items():
                 rows = 0
-                for row in read_tsv(folder / file):
+                for row in itertools.islice(read_tsv(folder / file), self.n_samples[split]):
                     yield row
                     rows += 1
                     advance(1)
-                    if rows == self._counts[split]:
-                        break
-                if rows < self._counts[split]:
+                if rows < self.n_samples[split]:
                     raise UsageError(
-                        f"{folder / file} holds {rows:,} trees, {self._counts[split]:,} were asked for. If the file is "
-                        f"whole, set dataset.n_{split}={rows}; if not, copy or download it again."
+                        f"{folder / file} holds {rows:,} trees, {self.n_samples[split]:,} were asked for. If the file "
+                        f"is whole, set dataset.n_{split}={rows}; if not, copy or download it again."
                     )
 
     def _draw(self) -> Iterator[tuple[np.ndarray, int]]:
+        # Imported here: the compiler is not needed for data that are cached.
         from .generator import generate
 
-        n_train, n = self._counts["train"], sum(self._counts.values())
+        n_train, n = self.n_samples["train"], sum(self.n_samples.values())
         with progress("Drawing ListOps trees", n, "trees") as advance:
-            trees = generate(n, **self._recipe, advance=advance)
+            trees = generate(n, **self.recipe, advance=advance)
         ends = np.cumsum(trees.lengths)
-        # Test and validation trees are the first drawn, so that they stay the same when n_train changes.
+        # Validation and test trees are the first drawn, so that they stay the same when n_train changes.
         for index in np.roll(np.arange(n), n_train):
             yield trees.symbols[ends[index] - trees.lengths[index] : ends[index]], trees.values[index]
 
     def _write(self, target: Path, trees: Iterator[tuple[np.ndarray, int]], folder: Path | None) -> dict[str, Any]:
-        counts = np.zeros(len(SYMBOLS), dtype=np.int64)
-        labels: list[int] = []
-        kept: list[np.ndarray] = []
+        kept, labels = [], []
         for symbols, value in trees:
-            symbols = symbols[: self.l_max - 1]
-            if len(labels) < self._counts["train"]:
-                counts += np.bincount(symbols, minlength=len(SYMBOLS))
-            kept.append(symbols)
+            kept.append(symbols[: self.l_max - 1])
             labels.append(int(value))
+        counts = np.bincount(np.concatenate(kept[: self.n_samples["train"]]), minlength=len(SYMBOLS))
         # A symbol that a tiny training set lacks still gets an id, so the model has the same size everywhere.
         vocabulary = Vocabulary.from_counts(dict(zip(SYMBOLS, counts.tolist(), strict=True)), min_freq=0)
         ids = np.array([vocabulary.id(token) for token in SYMBOLS], dtype=np.uint8)
-        end = np.array([vocabulary.id("<eos>")], dtype=np.uint8)
+        end = np.array([vocabulary.id(EOS)], dtype=np.uint8)
         with PackedWriter(target, "tokens", np.uint8) as writer:
             for symbols in kept:
                 writer.append(np.concatenate([ids[symbols], end]))
         np.save(target / "labels.npy", np.array(labels, dtype=np.uint8))
-        shares = {
-            name: label_shares(np.array(labels)[self._range(name)], self.n_classes) for name in SPLITS
-        }
-        return {
-            "read_from": None if folder is None else str(folder),
-            "vocabulary": list(vocabulary.tokens),
-            "label_shares": shares,
-        }
+        return {"read_from": None if folder is None else str(folder), "vocabulary": list(vocabulary.tokens)}

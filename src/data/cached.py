@@ -1,0 +1,139 @@
+"""What the datasets with files or a generator behind a cache have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..errors import UsageError, unknown
+from .base import SPLITS, SequenceData, label_shares
+from .cache import Cache, cache_folder, load_or_build
+from .finder import Expected
+from .splits import fingerprint
+
+STAND_IN_HINT = (
+    "For a trial without the files set dataset.source=stand-in: made-up data of the same shape, whose results are "
+    "marked and never those of the benchmark."
+)
+
+
+class CachedData(SequenceData):
+    """A dataset whose samples lie in one cache, with `labels.npy` beside them, and whose splits are index arrays.
+
+    Args:
+        data_dir: root of all data.
+        source: one of `sources`.
+    """
+
+    name: ClassVar[str]
+    expected: ClassVar[Expected]
+    sources: ClassVar[tuple[str, ...]] = ("auto", "release", "stand-in")
+
+    def __init__(self, data_dir: Path, source: str):
+        if source not in self.sources:
+            raise unknown(f"source of {self.name}", source, self.sources)
+        self.data_dir, self.source = Path(data_dir), source
+        self._cache: Cache | None = None
+
+    @property
+    def cache(self) -> Cache:
+        """The opened cache.
+
+        Raises:
+            UsageError: `prepare` was not called.
+        """
+        if self._cache is None:
+            raise UsageError(f"Call prepare() before using the dataset '{self.name}'.")
+        return self._cache
+
+    def prepare(self) -> None:
+        """Open the cache, or build it from the files or by the generator; see the base class."""
+        if self._cache is None:
+            self._cache = self._load()
+            self._loaded(self._cache)
+
+    def indices(self, name: str) -> np.ndarray:
+        """Indices into the cache of the samples of a split, in order.
+
+        Raises:
+            UsageError: no such split.
+        """
+        if name not in SPLITS:
+            raise unknown("split", name, SPLITS)
+        return self._members()[name]
+
+    def describe(self) -> dict[str, Any]:
+        """See the base class."""
+        members, labels = self._members(), self.cache.array("labels")
+        return {
+            "name": self.name,
+            "source": self.cache.parameters["source"],
+            "lra": self._is_benchmark(),
+            "path": self.cache.facts.get("read_from") or str(self.cache.folder),
+            "counts": {name: len(members[name]) for name in SPLITS},
+            "checksum": self.cache.checksum,
+            "split": self._convention(),
+            "split_fingerprint": fingerprint(*(members[name] for name in SPLITS)),
+            "label_shares": {name: label_shares(labels[members[name]], self.n_classes) for name in SPLITS},
+        }
+
+    @abstractmethod
+    def _load(self) -> Cache:
+        """Find or make the data and open their cache; `_store` does the latter."""
+
+    @abstractmethod
+    def _members(self) -> Mapping[str, np.ndarray]:
+        """Split -> indices into the cache."""
+
+    @abstractmethod
+    def _convention(self) -> str:
+        """Name of the way the splits are made."""
+
+    @abstractmethod
+    def _is_benchmark(self) -> bool:
+        """Whether a result on these data may stand in a table of the benchmark."""
+
+    def _loaded(self, cache: Cache) -> None:
+        """Hook: take facts from the opened cache, such as the vocabulary size."""
+
+    def _store(
+        self, parameters: dict[str, Any], build: Callable[[Path], Mapping[str, Any]], resumable: bool = False
+    ) -> Cache:
+        """Open or build the cache of these parameters, one of which is `source`."""
+        folder = cache_folder(self.data_dir, self.name, parameters["source"], parameters)
+        return load_or_build(folder, parameters, build, resumable)
+
+    def _release_folder(self) -> Path | None:
+        """The user's files; None where a stand-in was asked for.
+
+        Raises:
+            UsageError: the files are missing; a stand-in is never taken unasked.
+        """
+        return None if self.source == "stand-in" else self.expected.require(self.data_dir)
+
+
+def take(available: int, wanted: int | None, official: int, what: str, option: str) -> int:
+    """How many samples to use: all, which must be as many as the release has, or the first `wanted`.
+
+    Raises:
+        UsageError: another number of samples than the release has, or fewer than wanted.
+    """
+    if wanted is None and available != official:
+        raise UsageError(
+            f"{what} holds {available:,} samples instead of the {official:,} of the release: copy or download it again. "
+            f"To use it as it is, set dataset.{option}={available}; results are then not the benchmark's."
+        )
+    if wanted is not None and wanted > available:
+        raise UsageError(f"{what} holds {available:,} samples, dataset.{option} asks for {wanted:,}.")
+    return available if wanted is None else wanted
+
+
+def check_counts(name: str, **counts: int | None) -> None:
+    """Refuse numbers of samples below 1; None stands for all."""
+    for option, count in counts.items():
+        if count is not None and count < 1:
+            raise UsageError(f"{name} needs {option} >= 1 or null for all, got {count}.")

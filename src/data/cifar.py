@@ -1,0 +1,146 @@
+"""Image: CIFAR-10 as a sequence of 1,024 pixels, grey by default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..registry import register_dataset
+from .cache import Cache, source_stamp
+from .cached import STAND_IN_HINT, CachedData, check_counts, take
+from .finder import Expected
+from .pixels import PixelSequences
+from .safe import load_pickle
+from .splits import check_convention, chunks
+from .stand_in import gratings
+
+_BATCHES = {"train": tuple(f"data_batch_{n}" for n in range(1, 6)), "test": ("test_batch",)}
+_OFFICIAL = {"train": 50_000, "test": 10_000}
+_STAND_IN = {"train": 2_000, "test": 500}
+_PIXELS = 32 * 32
+EXPECTED = Expected(
+    task="cifar",
+    folders=("cifar-10-batches-py", "cifar/cifar-10-batches-py", "cifar10/cifar-10-batches-py", "cifar", "cifar10"),
+    files=(*_BATCHES["train"], *_BATCHES["test"]),
+    tree="  cifar-10-batches-py/\n    data_batch_1 .. data_batch_5  test_batch",
+    size="60,000 images, 170 MB packed",
+    origin=(
+        "Unpack cifar-10-python.tar.gz (University of Toronto) with "
+        "`python -m fractal_ssm.data extract cifar-10-python.tar.gz --to DATA_DIR/cifar`."
+    ),
+    instead=STAND_IN_HINT,
+)
+
+
+def gray(images: np.ndarray) -> np.ndarray:
+    """Luma of colour images (n, 3, ...) uint8 as (n, ...) uint8: (19595 R + 38470 G + 7471 B + 32768) >> 16.
+
+    These integer weights are 0.299, 0.587, 0.114 and equal, bit for bit, what Pillow's mode "L" gives.
+    >>> gray(np.array([[[255], [0], [0]]], dtype=np.uint8)).tolist()
+    [[76]]
+    """
+    red, green, blue = (images[:, channel].astype(np.uint32) for channel in range(3))
+    return ((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16).astype(np.uint8)
+
+
+@register_dataset("cifar")
+class Cifar(CachedData):
+    """32 x 32 images row by row: (1024, 1) grey, (x/255 - 122.6/255) / (61/255); 10 classes.
+
+    Args:
+        data_dir: root of all data.
+        source: "release" or "auto" reads the user's files, "stand-in" makes up images of the same shape.
+        n_train, n_test: images to use, the first of the files; null takes all, which must be 50,000 and 10,000. Of the
+            n_train the first int(0.9 n) by the split's order are for training and the others for validation.
+        split: "s4_seed42" (one seeded permutation) or "lra_sequential".
+        grayscale: False gives (1024, 3), normalised per channel; that is another task with another record.
+        tokenize: grey values 0..255 as token ids instead of one real channel.
+    """
+
+    name = "cifar"
+    expected = EXPECTED
+    n_classes = 10
+    l_max = _PIXELS
+
+    def __init__(
+        self,
+        data_dir: Path,
+        source: str = "auto",
+        n_train: int | None = None,
+        n_test: int | None = None,
+        split: str = "s4_seed42",
+        grayscale: bool = True,
+        tokenize: bool = False,
+    ):
+        super().__init__(data_dir, source)
+        check_counts(self.name, n_train=n_train, n_test=n_test)
+        check_convention(split)
+        if tokenize and not grayscale:
+            raise UsageError("cifar: tokenize=true makes ids of grey values; leave grayscale=true with it.")
+        self.wanted = {"train": n_train, "test": n_test}
+        self.convention, self.grayscale, self.tokenize = split, grayscale, tokenize
+        self.d_input = None if tokenize else (1 if grayscale else 3)
+        self.n_tokens = 256 if tokenize else None
+
+    def split(self, name: str) -> PixelSequences:
+        """The samples of one split, (pixels, label); see the base class."""
+        folder, indices = self.cache.folder, self.indices(name)
+        if self.tokenize:
+            return PixelSequences(folder, indices)
+        if self.grayscale:
+            return PixelSequences(folder, indices, mean=(122.6 / 255,), std=(61.0 / 255,))
+        return PixelSequences(folder, indices, mean=(0.4914, 0.4822, 0.4465), std=(0.247, 0.243, 0.261))
+
+    def _load(self) -> Cache:
+        options = {"n": self.wanted, "grayscale": self.grayscale, "layout": 1}
+        folder = self._release_folder()
+        if folder is None:
+            return self._store({"source": "stand-in", **options}, lambda target: self._write(target, None))
+        stamps = [source_stamp(folder / name) for name in EXPECTED.files]
+        return self._store({"source": "release", "files": stamps, **options}, lambda target: self._write(target, folder))
+
+    def _members(self) -> dict[str, np.ndarray]:
+        n, n_total = self.cache.facts["n_train"], len(self.cache.array("labels"))
+        n_kept = int(n * (1.0 - 0.1))
+        train, val = chunks(n, (n_kept, n - n_kept), self.convention)
+        return {"train": train, "val": val, "test": np.arange(n, n_total)}
+
+    def _convention(self) -> str:
+        return self.convention
+
+    def _is_benchmark(self) -> bool:
+        return self.source != "stand-in" and self.grayscale and not any(self.wanted.values())
+
+    def _write(self, target: Path, folder: Path | None) -> dict[str, Any]:
+        images, labels = {}, {}
+        rng = np.random.default_rng(0)
+        for part in _BATCHES:
+            if folder is None:
+                images[part], labels[part] = gratings(self.wanted[part] or _STAND_IN[part], rng)
+                continue
+            read = [_read_batch(folder / name) for name in _BATCHES[part]]
+            images[part], labels[part] = (np.concatenate(parts) for parts in zip(*read, strict=True))
+            what = f"{folder} ({part} part)"
+            count = take(len(labels[part]), self.wanted[part], _OFFICIAL[part], what, f"n_{part}")
+            images[part], labels[part] = images[part][:count], labels[part][:count]
+        stacked = np.concatenate([images["train"], images["test"]])
+        rows = gray(stacked).reshape(-1, _PIXELS, 1) if self.grayscale else stacked.reshape(-1, 3, _PIXELS).swapaxes(1, 2)
+        np.save(target / "pixels.npy", np.ascontiguousarray(rows))
+        np.save(target / "labels.npy", np.concatenate([labels["train"], labels["test"]]).astype(np.uint8))
+        return {"read_from": None if folder is None else str(folder), "n_train": len(labels["train"])}
+
+
+def _read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Images (n, 3, 32, 32) uint8 and labels (n,) of one pickled batch."""
+    content = load_pickle(path)
+    try:
+        data, labels = content[b"data"], np.array(content[b"labels"])
+        fits = data.dtype == np.uint8 and data.shape == (len(labels), 3 * _PIXELS) and 0 <= labels.min() <= labels.max() < 10
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{path} is not a CIFAR-10 batch ({error!r}).") from error
+    if not fits:
+        raise UsageError(f"{path} is not a CIFAR-10 batch: expected uint8 data (n, {3 * _PIXELS}) and n labels in 0..9.")
+    return data.reshape(-1, 3, 32, 32), labels

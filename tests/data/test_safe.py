@@ -1,0 +1,193 @@
+"""Crafted pickles and archives are refused, and what they wanted to do does not happen."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fractal_ssm.data.safe import extract_tar, load_pickle, read_gzip
+from fractal_ssm.errors import UsageError
+
+MARK = "made_by_malice"
+
+
+class RunsCode:
+    def __init__(self, call, *arguments):
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self):
+        return self.call, self.arguments
+
+
+def write(path: Path, value, protocol: int = 2) -> Path:
+    path.write_bytes(pickle.dumps(value, protocol=protocol))
+    return path
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
+def test_arrays_and_plain_values_come_back(tmp_path, protocol):
+    value = {
+        b"data": np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
+        b"big-endian": np.arange(3, dtype=">i4"),
+        b"fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        b"labels": [1, 2, 3],
+        b"name": b"batch 1",
+    }
+    read = load_pickle(write(tmp_path / "p", value, protocol))
+    for key in (b"data", b"big-endian", b"fortran"):
+        np.testing.assert_array_equal(read[key], value[key])
+        assert read[key].flags.writeable
+    assert read[b"labels"] == [1, 2, 3] and read[b"name"] == b"batch 1"
+
+
+def python2_batch(data: np.ndarray, labels: list[int]) -> bytes:
+    """A batch as Python 2 wrote CIFAR-10: protocol 2, byte strings, the old module name of numpy."""
+    raw = data.tobytes()
+    state = b"(I1\n(" + b"".join(b"I%d\n" % n for n in data.shape) + b"t"
+    state += b"cnumpy\ndtype\n(U\x02u1I0\nI1\ntR(I3\nU\x01|NNNI-1\nI-1\nI0\ntbI00\n"
+    state += b"T" + len(raw).to_bytes(4, "little") + raw + b"tb"
+    array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntU\x01btR" + state
+    numbers = b"](" + b"".join(b"I%d\n" % label for label in labels) + b"e"
+    return b"\x80\x02}(U\x04data" + array + b"U\x06labels" + numbers + b"u."
+
+
+def test_a_pickle_of_python_2(tmp_path):
+    data = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    (tmp_path / "p").write_bytes(python2_batch(data, [1, 2, 3]))
+    read = load_pickle(tmp_path / "p")
+    np.testing.assert_array_equal(read[b"data"], data)
+    assert read[b"labels"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        RunsCode(os.system, f"touch {MARK}"),
+        RunsCode(eval, f"open('{MARK}', 'w')"),
+        RunsCode(Path.touch, Path(MARK)),
+        RunsCode(getattr, "text", "join"),
+        RunsCode(np.ndarray, (10**12,)),
+    ],
+    ids=["os.system", "eval", "pathlib", "getattr", "huge array"],
+)
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_that_runs_code_is_refused(tmp_path, monkeypatch, attack, protocol):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"Refused|not a whole pickle"):
+        load_pickle(write(tmp_path / "p", {b"data": attack}, protocol))
+    assert not (tmp_path / MARK).exists()
+
+
+def test_the_attack_of_this_test_works_on_an_ordinary_unpickler(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pickle.loads(write(tmp_path / "p", RunsCode(os.system, f"touch {MARK}")).read_bytes())
+    assert (tmp_path / MARK).exists()
+
+
+def test_arrays_of_objects_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="type 'O"):
+        load_pickle(write(tmp_path / "p", np.array([{}, None], dtype=object)))
+
+
+@pytest.mark.parametrize("keep", [0, 10, -1])
+def test_a_pickle_cut_short_is_refused(tmp_path, keep):
+    content = pickle.dumps({b"data": np.arange(1000)}, protocol=2)
+    (tmp_path / "p").write_bytes(content[:keep])
+    with pytest.raises(UsageError, match="not a whole pickle"):
+        load_pickle(tmp_path / "p")
+
+
+def test_an_array_that_claims_more_than_it_holds_is_refused(tmp_path):
+    content = python2_batch(np.zeros((2, 2), dtype=np.uint8), [0]).replace(b"I2\nI2\n", b"I9\nI99999999\n")
+    (tmp_path / "p").write_bytes(content)
+    with pytest.raises(UsageError, match="not a whole pickle"):
+        load_pickle(tmp_path / "p")
+
+
+def test_large_pickles_are_not_opened(tmp_path):
+    (tmp_path / "p").write_bytes(bytes(2000))
+    with pytest.raises(UsageError, match="at most 1,000"):
+        load_pickle(tmp_path / "p", max_bytes=1000)
+
+
+def tar(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], mode: str = "w:gz") -> Path:
+    with tarfile.open(path, mode) as archive:
+        for member, content in members:
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def link(name: str, target: str, kind: bytes) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_good_archive(tmp_path, mode):
+    files = [(tarfile.TarInfo("a/b.txt"), b"one"), (tarfile.TarInfo("a/c/d.bin"), bytes(5000))]
+    archive = tar(tmp_path / "lra_release.gz", files, mode)
+    target = extract_tar(archive, tmp_path / "out" / "lra")
+    assert (target / "a/b.txt").read_bytes() == b"one" and (target / "a/c/d.bin").stat().st_size == 5000
+    with pytest.raises(UsageError, match="there already"):
+        extract_tar(archive, target)
+
+
+EVIL = {
+    "parent": (tarfile.TarInfo(f"../{MARK}"), "outside its folder"),
+    "deep parent": (tarfile.TarInfo(f"a/../../{MARK}"), "outside its folder"),
+    "absolute": (tarfile.TarInfo(f"/tmp/{MARK}"), "outside its folder"),
+    "symbolic link": (link("a", "..", tarfile.SYMTYPE), "a link or a device"),
+    "hard link": (link("a", "/etc/passwd", tarfile.LNKTYPE), "a link or a device"),
+    "device": (link("a", "", tarfile.CHRTYPE), "a link or a device"),
+    "pipe": (link("a", "", tarfile.FIFOTYPE), "a link or a device"),
+}
+
+
+@pytest.mark.parametrize("case", EVIL)
+def test_archives_that_reach_out_are_refused(tmp_path, case):
+    member, message = EVIL[case]
+    archive = tar(tmp_path / "x.tar.gz", [(tarfile.TarInfo("fine.txt"), b"1"), (member, b"")])
+    with pytest.raises(UsageError, match=message):
+        extract_tar(archive, tmp_path / "room" / "out")
+    assert list((tmp_path / "room").iterdir()) == [] and not (tmp_path / MARK).exists()
+
+
+def test_bombs_are_stopped(tmp_path):
+    bomb = tar(tmp_path / "bomb.tar.gz", [(tarfile.TarInfo("zeros"), bytes(50 << 20))])
+    assert bomb.stat().st_size < 1 << 20
+    with pytest.raises(UsageError, match="more than 1,048,576 bytes"):
+        extract_tar(bomb, tmp_path / "out", max_bytes=1 << 20)
+    many = tar(tmp_path / "many.tar.gz", [(tarfile.TarInfo(f"f{n}"), b"") for n in range(50)])
+    with pytest.raises(UsageError, match="more than 10 files"):
+        extract_tar(many, tmp_path / "out", max_files=10)
+    assert not (tmp_path / "out").exists()
+
+
+def test_damaged_archives_are_refused(tmp_path):
+    archive = tar(tmp_path / "x.tar.gz", [(tarfile.TarInfo("noise"), os.urandom(100_000))])
+    content = archive.read_bytes()
+    (tmp_path / "cut.gz").write_bytes(content[: len(content) // 2])
+    (tmp_path / "noise.gz").write_bytes(os.urandom(2000))
+    for name in ("cut.gz", "noise.gz"):
+        with pytest.raises(UsageError, match="cannot be unpacked"):
+            extract_tar(tmp_path / name, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_gzip_is_bounded(tmp_path):
+    (tmp_path / "x.gz").write_bytes(gzip.compress(bytes(100_000)))
+    assert len(read_gzip(tmp_path / "x.gz", 100_000)) == 100_000
+    with pytest.raises(UsageError, match="more than 99,999"):
+        read_gzip(tmp_path / "x.gz", 99_999)
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(os.urandom(1000))[:500])
+    with pytest.raises(UsageError, match="damaged"):
+        read_gzip(tmp_path / "cut.gz", 10_000)
