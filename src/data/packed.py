@@ -60,7 +60,7 @@ class PackedSequences(Dataset):
     """
 
     def __init__(self, folder: Path, indices: Sequence[int] | np.ndarray, names: tuple[str, ...] = ("tokens",)):
-        self.folder, self.indices, self.names = Path(folder), indices, names
+        self.folder, self.indices, self.names = Path(folder), np.asarray(indices), names
         self._open()
 
     def _open(self) -> None:
@@ -79,6 +79,11 @@ class PackedSequences(Dataset):
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(n,) length of every sample, of a pair the longer one; read from the offsets, without the samples."""
+        return np.max([np.diff(offsets)[self.indices] for _, offsets in self._arrays], axis=0)
 
     def __getitem__(self, index: int):
         sample = self.indices[index]

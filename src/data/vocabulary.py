@@ -74,7 +74,8 @@ class CharacterCounter:
 
     def add(self, points: np.ndarray) -> None:
         """Count code points, as `code_points` returns them."""
-        self.add_counts(*np.unique(points, return_counts=True))
+        counts = np.bincount(points)
+        self._counts[: len(counts)] += counts
 
     def add_counts(self, points: np.ndarray, counts: np.ndarray) -> None:
         """Add counts (n,) of different code points (n,)."""
