@@ -1,0 +1,216 @@
+"""Eigenvalues and eigenvectors of an operator, with what they cost in accuracy. The sign of A changes here only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..errors import UsageError, unknown
+from .low_rank import require_normal_form, skew_eigensystem
+from .measure import Array, Operator
+
+METHODS = ("direct", "normal")
+
+# A reconstruction V Lambda V^-1 further from -A than this is refused (relative Frobenius norm).
+TOLERANCE = 1e-7
+# Modes that no input reaches may be undamped (fourier's sine of frequency 0); they get this share of |A| instead.
+DAMPING_FLOOR = 1e-10
+# Multiprecision eigenvectors take about N^3 / 5000 seconds.
+MAX_MULTIPRECISION_ORDER = 32
+_LARGEST = 1e300
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal:
+    """z' = diag(Lambda) z + B_tilde u with x = V z, for -A = V diag(Lambda) V^-1.
+
+    Attributes:
+        Lambda: (N,) complex128, real parts < 0; sorted by decreasing real part (slowest first), then increasing
+            imaginary part; with `normal` all real parts are equal, so the most negative frequency comes first.
+        V: (N, N) complex128, columns of unit 2-norm, turned so that B_tilde is real and >= 0.
+        B_tilde: (N,) complex128, V^-1 B.
+        driven: (N,) bool; False for a mode that no input reaches (fourier's sine of frequency 0 only).
+        residual: |V diag(Lambda) V^-1 + A| / |A| (Frobenius). `direct`: an error, at most `tolerance`, measured in the
+            arithmetic named below. `normal`: the relative size of what is dropped.
+        condition: cond(V) in the 2-norm, inf beyond float64.
+        arithmetic: "float64"; "closed form", exact eigenvectors rounded once, whose inverse float64 cannot form when
+            `condition` is large: use Lambda and B_tilde, not V^-1; or "multiprecision", likewise.
+        dropped: what `normal` leaves out, in words; empty for `direct`.
+    """
+
+    Lambda: Array
+    V: Array
+    B_tilde: Array
+    driven: Array
+    residual: float
+    condition: float
+    arithmetic: Literal["float64", "closed form", "multiprecision"]
+    dropped: str = ""
+
+    @property
+    def size(self) -> float:
+        """Largest |B_tilde|; above 3e38 it has to be rescaled before it is cast to float32."""
+        return float(np.abs(self.B_tilde).max())
+
+
+def diagonalize(operator: Operator, method: str = "direct", tolerance: float = TOLERANCE) -> Diagonal:
+    """Diagonalise an operator; refuses what it cannot do to the stated accuracy.
+
+    Args:
+        operator: what `operator(name, N, ...)` returned.
+        method: "direct", the eigenvectors of A: in closed form for `fractional` and `legs`, else in float64, else
+            (N <= 32) in multiprecision. Or "normal", the eigenvectors of the normal part c I + S of the measure's
+            normal-plus-low-rank form, with V = D^-1 U, U unitary, dropping P Q^T (S4D-LegS and S5 start this way).
+        tolerance: largest relative error of V diag(Lambda) V^-1 that `direct` lets pass.
+    Returns:
+        Diagonal over all N modes.
+    Raises:
+        UsageError: unknown method; eigenvectors dependent to working accuracy; |B_tilde| beyond float64; `normal` for
+            a measure without a normal form or whose normal part is undamped. The message names remedies.
+    Source: `normal` at alpha = 0, arXiv 2206.11893; the rest this project, docs/theory.md.
+    >>> diagonalize(operator("legs", 3)).Lambda.real.tolist()
+    [-1.0, -2.0, -3.0]
+    """
+    if method not in METHODS:
+        raise unknown("diagonalisation method", method, METHODS)
+    if method == "normal":
+        return _normal(operator)
+    if operator.no_direct:
+        raise UsageError(f"{operator.label} cannot be diagonalised directly: {operator.no_direct}")
+    if operator.eigensystem is not None:
+        return _closed_form(operator)
+    return _numeric(operator, tolerance)
+
+
+def conjugate_half(diagonal: Diagonal) -> tuple[Array, Array, Array, Array]:
+    """One mode of every conjugate pair, and every real mode.
+
+    A sum over all N modes of a real system equals 2 Re sum(weight * kept).
+
+    Returns:
+        Lambda (P,), V (N, P), B_tilde (P,) complex, in the order of `diagonal`, and weight (P,) float64: 1 for a
+        kept pair (imaginary part < 0), 1/2 for a real eigenvalue. P = N / 2 when every mode has a partner.
+    """
+    imaginary = diagonal.Lambda.imag
+    keep = imaginary <= 0
+    weight = np.where(imaginary[keep] == 0, 0.5, 1.0)
+    return diagonal.Lambda[keep], diagonal.V[:, keep], diagonal.B_tilde[keep], weight
+
+
+def _normal(operator: Operator) -> Diagonal:
+    form = require_normal_form(operator)
+    if form.shift <= 0:
+        raise UsageError(
+            f"All damping of {operator.label} is in its low-rank term, so its normal part alone never forgets. "
+            f"Use method='direct' (fourier, random), dplr(...) for S4, or imaginary_parts('lin', n) with real "
+            f"part -1/2 (S4D-Lin)."
+        )
+    omega, U = skew_eigensystem(form.S)
+    Lambda = -form.shift - 1j * omega
+    V = U / form.scale[:, None]
+    dropped = form.P @ form.Q.T * (form.scale[None, :] / form.scale[:, None])
+    V, B_tilde = _normalise(V, U.conj().T @ (form.scale * operator.B))
+    return Diagonal(
+        Lambda,
+        V,
+        B_tilde,
+        driven=np.ones(operator.N, dtype=bool),
+        residual=float(np.linalg.norm(dropped) / np.linalg.norm(operator.A)),
+        condition=_condition(V),
+        arithmetic="float64",
+        dropped=f"the rank-{form.P.shape[1]} term D^-1 P Q^T D of A",
+    )
+
+
+def _closed_form(operator: Operator) -> Diagonal:
+    system = operator.eigensystem()
+    log_norm = _log_norm(system.log_V)
+    log_B = system.log_B_tilde + log_norm
+    if log_B.max() > np.log(_LARGEST):
+        raise UsageError(
+            f"|B_tilde| of {operator.label} reaches 1e{log_B.max() / np.log(10):.0f}, beyond float64. Use blocks of "
+            f"order 256 or less (8 to 64 are usual), or method='normal'."
+        )
+    V = system.sign_V * np.exp(system.log_V - log_norm[None, :])
+    with np.errstate(over="ignore"):
+        V_inverse = np.exp(system.log_W + log_norm[:, None])
+    Lambda = -system.eigenvalues.astype(np.complex128)
+    # V^-1 cannot be used to rebuild A here, so the pairs are checked one by one: |A v + Lambda v| / |A| |v|.
+    pairs = np.linalg.norm(operator.A @ V + V * Lambda, axis=0) / np.linalg.norm(operator.A)
+    condition = np.inf
+    if np.isfinite(V_inverse).all():
+        condition = float(np.linalg.norm(V, 2) * np.linalg.norm(V_inverse, 2))
+    return Diagonal(
+        Lambda,
+        V.astype(complex),
+        np.exp(log_B).astype(complex),
+        driven=np.ones(operator.N, dtype=bool),
+        residual=float(pairs.max()),
+        condition=condition,
+        arithmetic="closed form",
+    )
+
+
+def _numeric(operator: Operator, tolerance: float) -> Diagonal:
+    A = operator.A
+    eigenvalues, V = np.linalg.eig(A)
+    condition = _condition(V)
+    residual = np.inf
+    if condition < 1e15:
+        rebuilt = np.linalg.solve(V.T, (V * eigenvalues).T).T
+        residual = float(np.linalg.norm(rebuilt - A) / np.linalg.norm(A))
+    if residual <= tolerance:
+        return _sorted(operator, eigenvalues, V, np.linalg.solve(V, operator.B), residual, condition, "float64")
+    if operator.N <= MAX_MULTIPRECISION_ORDER:
+        from .multiprecision import eigensystem
+
+        eigenvalues, V, B_tilde, residual = eigensystem(A, operator.B)
+        if residual <= tolerance:
+            return _sorted(operator, eigenvalues, V, B_tilde, residual, condition, "multiprecision")
+    raise UsageError(
+        f"The eigenvectors of {operator.label} are dependent to working accuracy: cond(V) = {condition:.1e}, relative "
+        f"error {residual:.1e} of V diag(Lambda) V^-1, {tolerance:g} allowed. Use a smaller N, a larger alpha where "
+        f"the measure has one, method='normal' or dplr(...), or pass a larger tolerance."
+    )
+
+
+def _sorted(
+    operator: Operator, eigenvalues: Array, V: Array, B_tilde: Array, residual: float, condition: float, arithmetic: str
+) -> Diagonal:
+    V, B_tilde = _normalise(V.astype(complex), B_tilde.astype(complex))
+    Lambda = -eigenvalues.astype(complex)
+    size = np.linalg.norm(operator.A)
+    # Both at once: a small B_tilde alone is only a badly scaled mode.
+    still = (np.abs(B_tilde) <= 1e-12 * np.abs(B_tilde).max()) & (Lambda.real > -DAMPING_FLOOR * size)
+    Lambda[still] = -DAMPING_FLOOR * size + 1j * Lambda[still].imag
+    if not (Lambda.real < 0).all():
+        raise UsageError(
+            f"{operator.label} is not stable: an eigenvalue of -A has real part {Lambda.real.max():.3g}. "
+            f"The convention is x' = -A x + B u, so A must have its spectrum in the right half plane."
+        )
+    order = np.lexsort((Lambda.imag, -Lambda.real))
+    residual = max(residual, DAMPING_FLOOR) if still.any() else residual
+    return Diagonal(
+        Lambda[order], V[:, order], B_tilde[order], ~still[order], residual, condition, arithmetic
+    )
+
+
+def _normalise(V: Array, B_tilde: Array) -> tuple[Array, Array]:
+    """Columns of unit 2-norm, turned so that B_tilde is real and >= 0; V B_tilde is unchanged."""
+    norm = np.linalg.norm(V, axis=0)
+    modulus = np.abs(B_tilde)
+    phase = np.where(modulus > 0, B_tilde / np.where(modulus > 0, modulus, 1.0), 1.0)
+    return V / norm * phase, (modulus * norm).astype(complex)
+
+
+def _log_norm(log_V: Array) -> Array:
+    """log of the 2-norm of every column, without leaving the float range."""
+    largest = log_V.max(axis=0)
+    return largest + 0.5 * np.log(np.exp(2.0 * (log_V - largest[None, :])).sum(axis=0))
+
+
+def _condition(V: Array) -> float:
+    singular = np.linalg.svd(V / np.linalg.norm(V, axis=0), compute_uv=False)
+    return float(singular[0] / singular[-1]) if singular[-1] > 0 else np.inf

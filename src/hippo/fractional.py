@@ -1,0 +1,214 @@
+"""The three operators of the fractional power law mu_t(x) = (1 - alpha) t^(alpha - 1) (t - x)^(-alpha) on [0, t].
+
+Notation: h_n = sqrt(2n + 1 - alpha), beta_n = binom(n - alpha, n), v = h beta, q = h / beta (elementwise).
+The derivations are in docs/theory.md.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from ..registry import register_measure
+from . import jacobi
+from .measure import Array, Eigensystem, NormalForm, Operator, check_alpha, check_order
+
+# Below this the closed operators differ from LegS by rounding only, and LegS has no usable eigenvectors.
+SMALLEST_DIRECT_ALPHA = 1e-9
+
+
+@register_measure("fractional")
+def fractional(N: int, *, alpha: float = 0.5) -> Operator:
+    """The operator of the FRACTAL paper: HiPPO under a power law, with the boundary term left out.
+
+    A_nk = h_n h_k beta_k / beta_n (n > k), A_nn = n + 1, A_nk = 0 (n < k);  B_n = h_n beta_n / sqrt(1 - alpha).
+    For alpha > 0 this pair does *not* compute the projection that the measure defines: differentiating the
+    projection leaves alpha integral (u(ts) - u(t)) s g_n / (1 - s) w ds, which the paper drops. A constant input is
+    reproduced with an error of 58 % at alpha = 0.5, whatever N. `fractional-tau` is the operator that does.
+
+    Args:
+        N: order, 1 .. 1024.
+        alpha: singularity index in [0, 1), no unit; 0 is HiPPO-LegS, larger stresses the present.
+    Returns:
+        Operator of kind "scaled"; eigenvalues 1 .. N for every alpha, eigenvectors in closed form.
+    Raises:
+        UsageError: N or alpha outside its range.
+    Source: arXiv 2605.08833, theorem 3.4; the closed form of A is this project's.
+    >>> fractional(3, alpha=0.0).A.diagonal().tolist()
+    [1.0, 2.0, 3.0]
+    """
+    return _lower_triangular("fractional", check_order(N), check_alpha(alpha), {"alpha": float(alpha)})
+
+
+@register_measure("legs")
+def legs(N: int) -> Operator:
+    """HiPPO-LegS: uniform density on the whole past, scaled Legendre polynomials.
+
+    A_nk = sqrt((2n+1)(2k+1)) (n > k), n + 1 (n = k), 0 (n < k);  B_n = sqrt(2n+1). Eigenvalues 1 .. N.
+
+    Args:
+        N: order, 1 .. 1024.
+    Source: arXiv 2008.07669, theorem 2.
+    >>> legs(2).B.round(4).tolist()
+    [1.0, 1.7321]
+    """
+    return _lower_triangular("legs", check_order(N), 0.0, {})
+
+
+@register_measure("fractional-tau")
+def fractional_tau(N: int, *, alpha: float = 0.5) -> Operator:
+    """The exact operator of the power law on polynomials: Jacobi-tau closure of the boundary term.
+
+    A = v v^T / beta_N^2 - diag(0 .. N-1) - triu_strict(v q^T),  B = sqrt(1 - alpha) v / beta_N^2.
+    The dropped term of `fractional` is closed with the polynomial of degree N that has the state's coefficients and
+    equals u(t) at s = 1, so polynomial inputs below degree N are projected exactly. alpha = 0 is HiPPO-LegS.
+
+    Args:
+        N: order, 1 .. 1024.
+        alpha: singularity index in [0, 1), no unit.
+    Returns:
+        Operator of kind "scaled". The spectrum is complex, depends on alpha, and has real parts above 0.86; the
+        largest grows like N^2 / (1 - alpha) and carries the present value.
+    Raises:
+        UsageError: N or alpha outside its range.
+    Source: this project, docs/theory.md.
+    """
+    N, alpha = check_order(N), check_alpha(alpha)
+    h, beta, v, q, last = _vectors(N, alpha)
+    A = np.outer(v, v) / last**2 - np.diag(np.arange(N, dtype=float)) - np.triu(np.outer(v, q), 1)
+    low_rank = NormalForm(
+        scale=1.0 / beta,
+        shift=0.5 * (1.0 - alpha),
+        S=_skew(h),
+        P=h[:, None],
+        Q=(h * ((beta / last) ** 2 - 0.5))[:, None],
+    )
+    return _scaled("fractional-tau", N, alpha, A, np.sqrt(1.0 - alpha) * v / last**2, low_rank)
+
+
+@register_measure("fractional-galerkin")
+def fractional_galerkin(N: int, *, alpha: float = 0.5) -> Operator:
+    """The power law's operator with the boundary term closed by the degree N - 1 polynomial alone.
+
+    A = q v^T - triu_strict(v q^T) - diag(0 .. N-1) + (alpha / sqrt(1 - alpha)) e_0 v^T,  B = A e_0.
+    Exact on polynomials below degree N like `fractional-tau`, and nearly normal (cond(V) 1.3 to 13 for alpha in
+    [0.2, 0.9] and N <= 64), but its impulse response oscillates around the exact one: a good diagonal
+    initialisation, a worse projector. alpha = 0 is HiPPO-LegS.
+
+    Args:
+        N: order, 1 .. 1024.
+        alpha: singularity index in [0, 1), no unit.
+    Returns:
+        Operator of kind "scaled".
+    Raises:
+        UsageError: N or alpha outside its range.
+    Source: this project, docs/theory.md.
+    """
+    N, alpha = check_order(N), check_alpha(alpha)
+    h, beta, v, q, _ = _vectors(N, alpha)
+    A = np.outer(q, v) - np.triu(np.outer(v, q), 1) - np.diag(np.arange(N, dtype=float))
+    A[0] += alpha / np.sqrt(1.0 - alpha) * v
+    first = h / beta**2
+    first[0] += alpha / np.sqrt(1.0 - alpha)
+    low_rank = NormalForm(
+        scale=1.0 / beta,
+        shift=0.5 * (1.0 - alpha),
+        S=_skew(h),
+        P=np.stack([h, first], axis=1),
+        Q=np.stack([-0.5 * h, h * beta**2], axis=1),
+    )
+    return _scaled("fractional-galerkin", N, alpha, A, A[:, 0].copy(), low_rank)
+
+
+def _vectors(N: int, alpha: float) -> tuple[Array, Array, Array, Array, float]:
+    """h, beta, v = h beta, q = h / beta for n < N, and beta_N."""
+    h, beta = jacobi.norms(N, alpha), jacobi.endpoint_values(N + 1, alpha)
+    return h, beta[:N], h * beta[:N], h / beta[:N], float(beta[N])
+
+
+def _skew(h: Array) -> Array:
+    """S_nk = h_n h_k sign(n - k) / 2, common to the three operators."""
+    lower = np.tril(0.5 * np.outer(h, h), -1)
+    return lower - lower.T
+
+
+def _lower_triangular(name: str, N: int, alpha: float, options: dict[str, float]) -> Operator:
+    """The paper's pair; LegS is its alpha = 0."""
+    h, beta, v, q, _ = _vectors(N, alpha)
+    A = np.tril(np.outer(q, v), -1) + np.diag(np.arange(1.0, N + 1.0))
+    # D A D^-1 = ((1 + alpha) / 2) I + h h^T / 2 + S with D = diag(beta).
+    half = (h / np.sqrt(2.0))[:, None]
+    low_rank = NormalForm(scale=beta, shift=0.5 * (1.0 + alpha), S=_skew(h), P=half, Q=half)
+    return Operator(
+        name,
+        A,
+        v / np.sqrt(1.0 - alpha),
+        options,
+        "scaled",
+        basis=partial(jacobi.basis, N=N, alpha=alpha),
+        density=partial(jacobi.density, alpha=alpha),
+        cumulative=partial(jacobi.cumulative, N=N, alpha=alpha),
+        normal_form=low_rank,
+        eigensystem=partial(eigensystem, N, alpha),
+    )
+
+
+def _scaled(name: str, N: int, alpha: float, A: Array, B: Array, low_rank: NormalForm) -> Operator:
+    refusal = ""
+    if alpha < SMALLEST_DIRECT_ALPHA and N > 1:
+        refusal = (
+            f"alpha = {alpha:g} is HiPPO-LegS, whose eigenvectors are dependent in practice. "
+            f"Use alpha >= 1e-6 (a diagonal LegS up to 1e-8), method='normal', or the measure 'legs', "
+            f"whose eigenvectors are known in closed form."
+        )
+    return Operator(
+        name,
+        A,
+        B,
+        {"alpha": alpha},
+        "scaled",
+        basis=partial(jacobi.basis, N=N, alpha=alpha),
+        density=partial(jacobi.density, alpha=alpha),
+        cumulative=partial(jacobi.cumulative, N=N, alpha=alpha),
+        normal_form=low_rank,
+        no_direct=refusal,
+    )
+
+
+def eigensystem(N: int, alpha: float) -> Eigensystem:
+    """Eigenvectors of `fractional` in closed form, eigenvalues 1 .. N.
+
+    V_nj = (-1)^(n-j) (q_n / q_j) prod_{m=j+1..n} (m + j - alpha) / (m - j),                 n >= j.
+    The rows of W = V^-1 are expansions of monomials: A is the matrix of L[g] = (s g)' and L[s^j] = (j + 1) s^j, so
+    W_jn = c_jn / c_jj with c_jn = <s^j, g_n>_w = h_n sqrt(1-alpha) binom(j, n) Beta(j+1, n+1-alpha), that is
+    W_jn = (v_n / v_j) prod_{m=n..j-1} (j + m + 2 - alpha) / (j - m),                        n <= j,
+    and, because sum_n c_jn g_n(1) = 1 and B_n = g_n(1),  V^-1 B = 1 / c_jj.
+    All three are products of ratios, summed here as logarithms.
+
+    Returns:
+        Eigensystem; relative error of the entries about 1e-14 at N = 64, 1e-12 at N = 1024.
+    Source: this project, docs/theory.md.
+    """
+    h, beta = jacobi.norms(N, alpha), jacobi.endpoint_values(N, alpha)
+    log_h, log_beta = np.log(h), np.log(beta)
+    row, column = np.arange(N, dtype=float)[:, None], np.arange(N, dtype=float)[None, :]
+    lower, strict = row >= column, row > column
+    gap = np.where(strict, row - column, 1.0)
+
+    down = np.cumsum(np.where(strict, np.log(np.where(strict, row + column - alpha, 1.0) / gap), 0.0), axis=0)
+    log_q = log_h - log_beta
+    log_V = np.where(lower, down + log_q[:, None] - log_q[None, :], -np.inf)
+
+    left = np.where(strict, np.log((row + column + 2.0 - alpha) / gap), 0.0)
+    left = np.cumsum(left[:, ::-1], axis=1)[:, ::-1]
+    log_v = log_h + log_beta
+    log_W = np.where(lower, left + log_v[None, :] - log_v[:, None], -np.inf)
+
+    j = np.arange(1.0, N)
+    log_beta_function = np.concatenate(
+        [[-np.log1p(-alpha)], np.log(j * (j - alpha) / ((2.0 * j - alpha) * (2.0 * j + 1.0 - alpha)))]
+    ).cumsum()
+    log_B_tilde = -(log_h + 0.5 * np.log1p(-alpha) + log_beta_function)
+    sign_V = np.where((row - column) % 2 == 0, 1.0, -1.0)
+    return Eigensystem(np.arange(1.0, N + 1.0), log_V, sign_V, log_W, log_B_tilde)

@@ -1,0 +1,161 @@
+"""What an operator is, and the look-up that builds one from a measure's name."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import UsageError
+from ..registry import measures
+
+Array = np.ndarray
+Kind = Literal["scaled", "sliding", "exponential"]
+
+# Largest order that the tests cover; a dense A of this order has 8 MiB.
+MAX_ORDER = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class NormalForm:
+    """A = D^-1 (shift I + S + P Q^T) D with D = diag(scale).
+
+    Attributes:
+        scale: (N,) > 0, the diagonal of D.
+        shift: c >= 0, the damping that stays when P Q^T is dropped.
+        S: (N, N) real, S^T = -S exactly.
+        P, Q: (N, r) real.
+    """
+
+    scale: Array
+    shift: float
+    S: Array
+    P: Array
+    Q: Array
+
+    def __post_init__(self) -> None:
+        if not (self.S == -self.S.T).all():
+            raise UsageError("A normal form needs S skew-symmetric to the last digit: build it as X - X.T.")
+
+
+@dataclass(frozen=True, eq=False)
+class Eigensystem:
+    """Eigenvectors known in closed form, in logarithms because their entries pass every float range.
+
+    Attributes:
+        eigenvalues: (N,) of A, positive, ascending.
+        log_V, sign_V: (N, N); V = sign * exp(log), column j for eigenvalue j, unit diagonal.
+        log_W: (N, N); V^-1 = exp(log_W), every entry >= 0.
+        log_B_tilde: (N,); V^-1 B = exp(log_B_tilde).
+    """
+
+    eigenvalues: Array
+    log_V: Array
+    sign_V: Array
+    log_W: Array
+    log_B_tilde: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A measure of order N: the state equation, and the functions that its state is a projection on.
+
+    x' = -A x + B u for the kinds "sliding" and "exponential", x' = (-A x + B u) / t for "scaled".
+    The state that the measure defines is x_n(t) = integral u(x(s)) g_n(s) w(s) ds, and u is read back as
+    sum_n x_n g_n(s), with g orthonormal under w and s the coordinate of the past:
+
+        kind         s                                                   range of s
+        scaled       x / t; as an LTI system exp(-lag)                   [0, 1], 1 is now
+        sliding      1 - lag / theta                                     [0, 1], 1 is now
+        exponential  lag                                                 [0, inf), 0 is now
+
+    Attributes:
+        name: the measure's registered name.
+        A, B: (N, N) and (N,), float64; eigenvalues of A have real part >= 0.
+        options: every option that the measure was built with, defaults included.
+        kind: "scaled", "sliding" or "exponential"; see the table.
+        basis: s (len,) -> (N, len), the functions g_n; None when the measure is an operator only.
+        density: s (len,) -> (len,), the weight w, a probability density of s (constant 1 for `random`).
+        cumulative: s (len,) -> (N, len), an antiderivative of g_n w; makes the projection of a step function exact.
+        normal_form: the normal-plus-low-rank form of A, None when none is known.
+        eigensystem: () -> Eigensystem, None when no closed form is known.
+        no_direct: why A cannot be diagonalised directly and what to do instead; empty when it can.
+    """
+
+    name: str
+    A: Array
+    B: Array
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: Kind = "exponential"
+    basis: Callable[[Array], Array] | None = None
+    density: Callable[[Array], Array] | None = None
+    cumulative: Callable[[Array], Array] | None = None
+    normal_form: NormalForm | None = None
+    eigensystem: Callable[[], Eigensystem] | None = None
+    no_direct: str = ""
+
+    def __post_init__(self) -> None:
+        n = self.A.shape[0] if self.A.ndim == 2 else -1
+        if self.A.shape != (n, n) or self.B.shape != (n,):
+            raise UsageError(
+                f"The measure '{self.name}' needs A of shape (N, N) and B of shape (N,), "
+                f"got {self.A.shape} and {self.B.shape}."
+            )
+        if not (np.isfinite(self.A).all() and np.isfinite(self.B).all()):
+            raise UsageError(f"The measure '{self.name}' with {dict(self.options)} gives entries that are not finite.")
+
+    @property
+    def N(self) -> int:
+        """Order: number of real states."""
+        return self.A.shape[0]
+
+    @property
+    def label(self) -> str:
+        """Name and options for messages and legends, as in `fractional(N=8, alpha=0.5)`."""
+        options = "".join(f", {key}={value}" for key, value in self.options.items())
+        return f"{self.name}(N={self.N}{options})"
+
+
+def operator(name: str, N: int, **options: Any) -> Operator:
+    """Build the operator of a registered measure.
+
+    Args:
+        name: a registered measure; `fractal_ssm.list_measures()` lists them.
+        N: order, 1 .. 1024.
+        options: the measure's own options, for example alpha=0.5.
+    Returns:
+        Operator, float64, in the convention x' = -A x + B u (A has the positive spectrum).
+    Raises:
+        UsageError: unknown name or option, or a value outside its range; the message repeats what was given.
+    >>> operator("fractional", 2, alpha=0.0).A.round(4).tolist()
+    [[1.0, 0.0], [1.7321, 2.0]]
+    """
+    return measures.build({"name": name, **options}, N=N)
+
+
+def check_order(N: Any) -> int:
+    """N as an int; UsageError unless it is a whole number in 1 .. 1024."""
+    if isinstance(N, bool) or not isinstance(N, numbers.Integral) or not 1 <= N <= MAX_ORDER:
+        raise UsageError(f"The order N must be a whole number from 1 to {MAX_ORDER}, got {N!r}.")
+    return int(N)
+
+
+def check_alpha(alpha: Any) -> float:
+    """alpha as a float; UsageError unless it lies in [0, 1)."""
+    if isinstance(alpha, bool) or not isinstance(alpha, numbers.Real) or not 0.0 <= alpha < 1.0:
+        raise UsageError(
+            f"The singularity index alpha must be a number in [0, 1), got {alpha!r}. "
+            f"0 is HiPPO-LegS; use 0.99 rather than 1 for a measure that lives on the present."
+        )
+    return float(alpha)
+
+
+def check_positive(name: str, value: Any) -> float:
+    """value as a float; UsageError unless it is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (0 < value < math.inf):
+        raise UsageError(f"{name} must be a positive number, got {value!r}.")
+    return float(value)

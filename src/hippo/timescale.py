@@ -1,0 +1,68 @@
+"""How far back a system remembers: the unit in which step ranges of different measures can be compared."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import UsageError
+from .diagonal import Diagonal
+from .measure import Array, Operator
+
+
+def time_scale(system: Operator | Diagonal | Array) -> float:
+    """Mean lag that the state remembers, in the unit of time in which x' = -A x + B u is written.
+
+    Feed white noise and read the input of lag tau back from the state by the best linear read-out: the share of its
+    variance that is recovered, summed over time, is memory(tau) = k(tau)^T G^-1 k(tau) with k = exp(-tau A) B and
+    G = integral k k^T, and its integral over tau is N. The time scale is its mean, (1/N) integral tau memory(tau).
+    It does not change with the basis of the state, nor with any scaling between B and C, and depends on the
+    eigenvalues alone:
+
+        time_scale = (1 / N) Re sum_{j, k} 1 / (a_j + conj(a_k)),        a = eigenvalues of A = -Lambda.
+
+    A window of length theta has theta / 2 in the limit; LagT has N; LegS and `fractional` have 2 ln 2 = 1.386 in the
+    limit, for every alpha. Undriven modes (`fourier`) are left out.
+
+    Args:
+        system: an operator, a diagonalised one (of any method), or an array Lambda of *all* its modes (both of each
+            conjugate pair), real parts < 0.
+    Returns:
+        Time, > 0. A step dt makes it time_scale / dt positions.
+    Raises:
+        UsageError: a mode that does not decay.
+    Source: this project; memory(tau) is the linear memory function of White, Lee and Sompolinsky (2004).
+    >>> round(time_scale(np.array([-0.5])), 6)
+    1.0
+    """
+    a = _rates(system)
+    if not (len(a) and (a.real > 0).all()):
+        raise UsageError(f"A time scale needs modes that decay, got real parts of Lambda up to {(-a.real).max():.3g}.")
+    return float((1.0 / (a[:, None] + a[None, :].conj())).real.sum() / len(a))
+
+
+def calibrated_range(system: Operator | Diagonal | Array, shortest: float, longest: float) -> tuple[float, float]:
+    """Step range in which the system's mean lag runs from `shortest` to `longest` positions.
+
+    With the same two numbers, different measures are compared at equal memory length.
+
+    Args:
+        system: as for `time_scale`.
+        shortest, longest: positions, 0 < shortest <= longest.
+    Returns:
+        dt_min = time_scale / longest and dt_max = time_scale / shortest.
+    Raises:
+        UsageError: the two lengths are not positive or not in order.
+    """
+    if not 0 < shortest <= longest < np.inf:
+        raise UsageError(f"Memory lengths must satisfy 0 < shortest <= longest, got {shortest!r} and {longest!r}.")
+    unit = time_scale(system)
+    return unit / longest, unit / shortest
+
+
+def _rates(system: Operator | Diagonal | Array) -> Array:
+    if isinstance(system, Operator):
+        a = np.linalg.eigvals(system.A)
+        return a[np.abs(a) > 1e-12 * np.linalg.norm(system.A)]
+    if isinstance(system, Diagonal):
+        return -system.Lambda[system.driven]
+    return -np.atleast_1d(np.asarray(system, dtype=complex))
