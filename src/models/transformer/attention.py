@@ -18,8 +18,8 @@ from .rotary import rotate
 class Cache(NamedTuple):
     """What a causal attention layer remembers of T earlier inputs; it grows by every input.
 
-    key, value: (B, heads, T, head size); valid: (B, T) bool, False where a chunk was padded; position: (B,) the
-    position reached, in steps of training's sampling rate.
+    key, value: (B, heads, T, head size); valid: (B, T), 1, or 0 where a chunk was padded; position: (B,) the position
+    reached, in steps of training's sampling rate. All are floating, so that states can be compared and moved as one.
     """
 
     key: Tensor
@@ -81,6 +81,7 @@ class Attention(SequenceLayer):
     ) -> tuple[Tensor, Cache | None]:
         """See `SequenceLayer.forward`; `dt_scale`, per sample and per position too, stretches rotary distances."""
         self._check_input(u, state, lengths)
+        self._check_state(state, u.shape[0])
         check_lengths(lengths, u.shape[1])
         batch, length, _ = u.shape
         if lengths is None:
@@ -99,8 +100,8 @@ class Attention(SequenceLayer):
             mask = valid[:, None, None, :] if self.bidirectional and lengths is not None else None
         else:
             key, value = torch.cat([state.key, key], dim=2), torch.cat([state.value, value], dim=2)
-            mask = _chunk_mask(state.valid, length)
-            valid = torch.cat([state.valid, valid], dim=1)
+            mask = _chunk_mask(state.valid > 0, length)
+            valid = torch.cat([state.valid > 0, valid], dim=1)
         # Without a cache, padded keys lie after every valid query, so the causal mask hides them as well.
         heads = F.scaled_dot_product_attention(
             query,
@@ -111,11 +112,15 @@ class Attention(SequenceLayer):
             is_causal=self.causal and mask is None,
         )
         y = self.out(heads.transpose(1, 2).flatten(2))
-        return y, None if self.bidirectional else Cache(key, value, valid, position + elapsed[:, -1])
+        return y, None if self.bidirectional else Cache(key, value, valid.to(elapsed.dtype), position + elapsed[:, -1])
 
     def step(self, u_t: Tensor, state: Cache) -> tuple[Tensor, Cache]:
         if self.bidirectional:
             return super().step(u_t, state)
+        if u_t.dim() != 2 or u_t.shape[1] != self.d_model:
+            raise UsageError(f"Attention.step takes u_t of shape (batch, {self.d_model}), got {tuple(u_t.shape)}.")
+        if state is None:
+            raise UsageError(f"Attention.step needs a state: start with initial_state({len(u_t)}).")
         y, state = self.forward(u_t[:, None], state)
         return y[:, 0], state
 
@@ -124,8 +129,16 @@ class Attention(SequenceLayer):
             return super().initial_state(batch_size)
         weight = self.out.weight
         empty = weight.new_zeros(batch_size, self.n_heads, 0, self.head_size)
-        valid = torch.zeros(batch_size, 0, dtype=torch.bool, device=weight.device)
-        return Cache(empty, empty, valid, weight.new_zeros(batch_size, dtype=self._position_dtype()))
+        dtype = self._position_dtype()
+        return Cache(empty, empty, empty[:, 0, :, 0].to(dtype), weight.new_zeros(batch_size, dtype=dtype))
+
+    def _check_state(self, state: Any, batch_size: int) -> None:
+        if state is not None and (not isinstance(state, Cache) or len(state.position) != batch_size):
+            given = f"one of {len(state.position)} samples" if isinstance(state, Cache) else type(state).__name__
+            raise UsageError(
+                f"Attention takes a Cache of {batch_size} samples, got {given}. "
+                f"Start with initial_state({batch_size}) and pass on what the last call returned."
+            )
 
     def _elapsed(self, dt_scale: float | Tensor, valid: Tensor) -> Tensor:
         """(B, L) time since the state's position, up to and including each input; padded inputs take none."""
