@@ -1,0 +1,86 @@
+"""Every experiment file: its header, its full-sized model, and a training step under the smoke budget."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fractal_ssm.config import compose
+from fractal_ssm.registry import layers
+from fractal_ssm.train import build_data, build_model, check_model, data_facts
+from fractal_ssm.training.optim import build_optimizer, parameter_groups
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+EXPERIMENTS = sorted(
+    str(path.relative_to(CONFIGS / "experiment").with_suffix("")) for path in CONFIGS.glob("experiment/**/*.yaml")
+)
+LAYERS = ("fractal", "fractal-tau", "s5", "s4", "s4d", "dss", "lru", "transformer")
+TASKS = ("listops", "imdb", "aan", "cifar", "pathfinder", "pathx")
+
+
+def test_every_layer_meets_every_task():
+    assert {f"lra/{layer}-{task}" for layer in LAYERS for task in TASKS} <= set(EXPERIMENTS)
+
+
+def test_every_registered_layer_has_a_model_file():
+    named = {compose([f"model={path.stem}"]).model["layer"]["name"] for path in CONFIGS.glob("model/*.yaml")}
+    assert set(layers.names()) <= named
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_header_says_command_source_and_what_is_known(name):
+    lines = (CONFIGS / "experiment" / f"{name}.yaml").read_text().splitlines()
+    assert len(lines) <= 30
+    assert lines[0] == "# @package _global_"
+    head = [line for line in lines if line.startswith("#")]
+    assert any(f"python -m train experiment={name}" in line for line in head)
+    for start in ("# Source: ", "# Published: ", "# Measured: "):
+        assert any(line.startswith(start) for line in head), f"{name} has no line '{start}...'"
+
+
+@cache
+def full(name):
+    """The full-sized configuration and its dataset; nothing is read from disk."""
+    config = compose([f"experiment={name}"])
+    return config, build_data(config)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_full_size_builds(name):
+    config, data = full(name)
+    check_model(config, data)
+    assert name.rsplit("-", 1)[-1] == config.dataset["name"]
+
+
+def fake_batch(data, facts, pairs=2, length=33):
+    """Random inputs with the kind, channels and vocabulary of the dataset, and ragged lengths."""
+    rows = 2 * pairs if data.task == "retrieval" else pairs
+    if facts["n_tokens"]:
+        inputs = torch.randint(facts["n_tokens"], (rows, length))
+    else:
+        inputs = torch.randn(rows, length, data.d_input)
+    return inputs, torch.randint(data.n_classes, (pairs,)), torch.tensor([length, length - 20] * (rows // 2))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_smoke_budget_steps(name):
+    torch.manual_seed(0)
+    config = compose([f"experiment={name}", "budget=smoke"])
+    data = build_data(config)
+    facts = data_facts(data)
+    if not (facts["n_tokens"] or facts["d_input"]):
+        # A vocabulary that is counted from the data.
+        facts["n_tokens"] = 7
+    model = build_model(config.model, facts)
+    optimizer = build_optimizer(parameter_groups(model, config.optimizer), config.optimizer)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    inputs, targets, lengths = fake_batch(data, facts)
+    F.cross_entropy(model(inputs, lengths), targets).backward()
+    optimizer.step()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+    changed = [not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
+    assert sum(changed) > len(changed) // 2
