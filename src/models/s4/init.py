@@ -1,33 +1,100 @@
-"""The normal parts that the published S4 and S4D start from, eigenvectors with the phases of the published code."""
+"""Where S4 starts: the published normal-plus-low-rank forms, or the exact one of any registered measure."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ... import hippo
+from ...errors import UsageError, unknown
+from ...registry import list_measures
 
-# The imaginary part of V^H B is cut to this in the published code, "to avoid very large values".
+# Published name -> measure and options. The published windows have length 2.
+_PUBLISHED: dict[str, dict[str, Any]] = {
+    "legs": {"name": "legs"},
+    "legt": {"name": "legt", "theta": 2.0},
+    "fourier": {"name": "fourier", "theta": 2.0},
+    "fout": {"name": "fourier", "theta": 2.0},
+}
+
+# The published code keeps -Re Lambda and -Im Lambda above this, and cuts the imaginary part of V^H B.
+FLOOR = 1e-4
 _INPUT_CLIP = 2.0
 
+# A measure whose damping is all in its low-rank term has Re Lambda = 0, which a logarithm cannot hold.
+_MEASURE_FLOOR = 1e-8
 
-def normal_part(measure: str, d_state: int) -> tuple[Tensor, Tensor]:
-    """Half of the eigensystem of the normal part of -A: Lambda (N/2,) and V (N, N/2), complex128.
 
-    -A + P P^T = -c I - S has the eigenvalues Lambda; those with negative imaginary part are kept, most negative
-    first, and pairs at zero by one vector. The eigenvectors' phases are LAPACK's for the Hermitian i S, as in the
-    published code: clipping V^H B makes the result depend on them.
+class LowRankModes(NamedTuple):
+    """One of each conjugate pair of -A = V (diag(Lambda) - P Q^H) V^-1, complex128.
+
+    Lambda (P,), B (P,) = V^-1 B, P and Q (rank, P); Q is None where it equals P.
     """
-    operator = hippo.operator(measure, d_state)
-    # P P^T and c I are symmetric, so S is all that is antisymmetric in A.
+
+    Lambda: Tensor
+    B: Tensor
+    P: Tensor
+    Q: Tensor | None
+
+
+def initial_low_rank(init: str | Mapping[str, Any], d_state: int) -> LowRankModes:
+    """The DPLR system of order N = d_state that S4 starts from.
+
+    "legs", "legt", "fourier" (also "fout") are the published starts: Re and Im of Lambda at least 1e-4 from zero, and
+    B = V^H B with its imaginary part clipped to [-2, 2], which depends on the phases that LAPACK gives V.
+    Any other name, and every mapping {"name": measure, **options}, is a registered measure in its exact DPLR form.
+
+    Args:
+        init: a name or a mapping.
+        d_state: N, even.
+    Raises:
+        UsageError: unknown name, odd N, or a measure without a DPLR form.
+    Source: arXiv 2111.00396, 2206.12037 and the published code; measures: docs of `hippo.dplr`.
+    """
+    if d_state < 2 or d_state % 2:
+        raise UsageError(f"S4 keeps one mode of each conjugate pair, so d_state must be even and >= 2, got {d_state}.")
+    if isinstance(init, str) and init in _PUBLISHED:
+        return _published(init, d_state)
+    if isinstance(init, str):
+        if init not in list_measures():
+            raise unknown("init of S4", init, [*_PUBLISHED, *list_measures()])
+        init = {"name": init}
+    if "name" not in init:
+        raise UsageError(f"init as a mapping needs the 'name' of a measure, got {dict(init)}.")
+    half = hippo.dplr(hippo.operator(**{"N": d_state, **init})).half()
+    Lambda = torch.from_numpy(half.Lambda)
+    Lambda = torch.complex(Lambda.real.clamp(max=-_MEASURE_FLOOR), Lambda.imag)
+    P, Q = torch.from_numpy(half.P.T.copy()), torch.from_numpy(half.Q.T.copy())
+    return LowRankModes(Lambda, torch.from_numpy(half.B), P, None if torch.equal(P, Q) else Q)
+
+
+def published_legs(d_state: int) -> tuple[Tensor, Tensor]:
+    """Lambda (N/2,) and the clipped B (N/2,) of the published LegS, which S4D-LegS starts from too."""
+    modes = _published("legs", d_state)
+    return modes.Lambda, modes.B
+
+
+def _published(name: str, d_state: int) -> LowRankModes:
+    operator = hippo.operator(N=d_state, **_PUBLISHED[name])
+    exact = hippo.dplr(operator)
+    # What is symmetric in A belongs to the shift and the low-rank term; the rest is skew.
     skew = 0.5 * (operator.A - operator.A.T)
     omega, V = torch.linalg.eigh(torch.from_numpy(1j * skew))
     n = d_state // 2
-    shift = float(hippo.dplr(operator).Lambda[0].real)
-    return torch.complex(torch.full((n,), shift, dtype=torch.float64), omega[:n]), V[:, :n]
-
-
-def clipped_input(measure: str, V: Tensor) -> Tensor:
-    """V^H B of a measure with its imaginary part cut to [-2, 2]."""
-    B = V.mH @ torch.from_numpy(hippo.operator(measure, V.shape[0]).B).to(V.dtype)
-    return torch.complex(B.real, B.imag.clamp(-_INPUT_CLIP, _INPUT_CLIP))
+    omega, V = omega[:n], V[:, :n]
+    if operator.name == "fourier":
+        # The pair at frequency zero has no phase of its own: cosine and sine of frequency 0 are taken together.
+        V[:, -1] = 0
+        V[:2, -1] = torch.tensor([1, 1j], dtype=V.dtype) / 2**0.5
+    P = V.mH @ torch.from_numpy(exact.V @ exact.P)
+    B = V.mH @ torch.from_numpy(operator.B).to(V.dtype)
+    real = torch.full_like(omega, -exact.Lambda[0].real).clamp(min=FLOOR)
+    return LowRankModes(
+        Lambda=torch.complex(-real, -(-omega).clamp(min=FLOOR)),
+        B=torch.complex(B.real, B.imag.clamp(-_INPUT_CLIP, _INPUT_CLIP)),
+        P=P.T.contiguous(),
+        Q=None,
+    )

@@ -12,13 +12,9 @@ from torch import Tensor
 from ... import hippo
 from ...errors import UsageError, unknown
 from ...registry import list_measures
-from ..s4.init import clipped_input, normal_part
+from ..s4.init import FLOOR, published_legs
 
 PUBLISHED = ("lin", "inv", "inv2", "quad", "legs", "real", "rand")
-
-# The published code keeps every stored value above this before it inverts a transform, so that the lowest frequency
-# of `lin` is 1e-4 and not 0.
-FLOOR = 1e-4
 
 
 class Modes(NamedTuple):
@@ -66,11 +62,11 @@ def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str = "no
     elif init == "rand":
         imag = torch.randn(n, dtype=torch.float64).exp()
     elif init == "legs":
-        Lambda, V = normal_part("legs", d_state)
+        Lambda, B = published_legs(d_state)
         real, imag = -Lambda.real, -Lambda.imag
-        B = clipped_input("legs", V)
     else:
         imag = torch.from_numpy(hippo.imaginary_parts(init, n))
+    # As published: stored values are kept above a floor, so that the lowest frequency of `lin` is 1e-4 and not 0.
     return Modes(torch.complex(-real.clamp(min=FLOOR), -imag.clamp(min=FLOOR)), B)
 
 

@@ -1,0 +1,146 @@
+"""The S4 layer: the SSM and its feedthrough; activation, dropout and mixing belong to the block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import UsageError, unknown
+from ...ops.cauchy import check_backend
+from ...registry import register_layer
+from ..siso import SISOLayer, check_copies, initial_steps, step_size
+from ..ssm import full_precision, real_parameter
+from ..ssm_init import check_sizes, complex_normal
+from .init import initial_low_rank
+from .system import LowRankSystem
+
+BACKENDS = ("auto", "powers", "cauchy", "keops")
+
+
+@register_layer("s4")
+class S4(SISOLayer):
+    """S4: for each feature x' = (diag(Lambda) - P Q^H) x + B u, y = 2 Re(C x) + D u, bilinear, a step of its own.
+
+    Lambda = -exp(A_real) - i A_imag. With Q = P, as in every published start, the system is stable and its transition a
+    contraction, whatever training does; with a Q of its own (`fractional-tau`) it is stable at the start.
+
+    The parameter is C itself, so what a set of parameters computes depends on no length. The published code trains
+    C (I - A_bar^F) instead, F the length of its first batch; `fold_length=F` does the same. The functions that can
+    be reached are the same, the gradients differ where A_bar^F has not died out.
+
+    Args:
+        d_model: H, features in and out.
+        d_state: N, order of the real system, even; N/2 complex modes are stored.
+        init: "legs", "legt" (rank 2), "fourier" or "fout" as published, or a registered measure by name or as
+            {"name": ..., options} in its exact form; see `initial_low_rank`.
+        n_ssm: independent copies of (Lambda, P, Q, B), a divisor of H; feature h uses copy h mod n_ssm. None: H.
+        bidirectional: add a kernel for the future, with a C of its own.
+        dt_transform: "exp" (the papers) or "softplus" (the published code since version 4).
+        dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
+        fold_length: F above; None trains C.
+        backend: how the kernel is computed: "powers" (matrix powers), "cauchy" (sums over poles), "keops" (the same,
+            compiled by KeOps), or "auto": powers, but cauchy where C is folded, which then needs no powers.
+    Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), P and, where it differs, Q
+        (rank, n_ssm, P, 2), C (directions, H, P, 2), D (H,).
+    Raises:
+        UsageError: sizes that do not divide, unknown names, an impossible step range.
+    Source: arXiv 2111.00396, 2206.12037; parametrisation and initial distributions as in the published code.
+    """
+
+    roles: ClassVar[dict[str, str]] = {
+        **SISOLayer.roles,
+        "inv_dt": "dt",
+        "A_real": "A",
+        "A_imag": "A",
+        "P": "A",
+        "Q": "A",
+        "B": "B",
+        "C": "C",
+    }
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 64,
+        init: str | Mapping[str, Any] = "legs",
+        n_ssm: int | None = None,
+        bidirectional: bool = False,
+        dt_transform: str = "exp",
+        dt_min: float = 0.001,
+        dt_max: float = 0.1,
+        fold_length: int | None = None,
+        backend: str = "auto",
+    ):
+        check_sizes("S4", d_model=d_model, d_state=d_state)
+        n_ssm = check_copies("S4", d_model, n_ssm)
+        if backend not in BACKENDS:
+            raise unknown("backend of S4", backend, BACKENDS)
+        check_backend("keops" if backend == "keops" else "auto")
+        if fold_length is not None:
+            check_sizes("S4", fold_length=fold_length)
+        modes = initial_low_rank(init, d_state)
+        n_modes = d_state // 2
+        super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), complex_state=True)
+        self.dt_transform = dt_transform
+        self.fold_length = fold_length
+        self.backend = backend if backend != "auto" else ("powers" if fold_length is None else "cauchy")
+        self.inv_dt: nn.Parameter = real_parameter(initial_steps(d_model, dt_min, dt_max, dt_transform))
+        self.A_real: nn.Parameter = real_parameter(torch.log(-modes.Lambda.real).repeat(n_ssm, 1))
+        self.A_imag: nn.Parameter = real_parameter(-modes.Lambda.imag.repeat(n_ssm, 1))
+        self.B: nn.Parameter = real_parameter(modes.B.repeat(n_ssm, 1))
+        self.P: nn.Parameter = real_parameter(modes.P[:, None].repeat(1, n_ssm, 1))
+        self.Q = None if modes.Q is None else real_parameter(modes.Q[:, None].repeat(1, n_ssm, 1))
+        self.C: nn.Parameter = real_parameter(complex_normal((2 if bidirectional else 1, d_model, n_modes)))
+        if fold_length is not None:
+            self.fold(self.C.detach())
+
+    @property
+    def dt(self) -> Tensor:
+        """(H,) float64 steps."""
+        return step_size(self.inv_dt, self.dt_transform)
+
+    def fold(self, C: Tensor) -> None:
+        """Set the parameter from a C (directions, H, P, 2) that is not folded; `unfolded` reads it back."""
+        with torch.no_grad(), full_precision(self.D.device):
+            system = self._system_of(torch.view_as_complex(C.double().contiguous()), 1.0, fold_length=None)
+            folded = system.C if self.fold_length is None else system.folded(self.fold_length)
+            self.C.copy_(torch.view_as_real(folded.resolve_conj()))
+
+    def unfolded(self) -> Tensor:
+        """C itself: (directions, H, P) complex128."""
+        with full_precision(self.D.device):
+            return self.system().unfolded()
+
+    def system(self, dt_scale: float | Tensor = 1.0) -> LowRankSystem:
+        """The discrete system; see `SISOLayer.system`."""
+        C = torch.view_as_complex(self.C.double())
+        if self.fold_length is None or (not isinstance(dt_scale, Tensor) and dt_scale == 1.0):
+            return self._system_of(C, dt_scale, self.fold_length)
+        # C was folded with the step that it was trained at.
+        return self._system_of(self._system_of(C, 1.0, self.fold_length).unfolded(), dt_scale, None)
+
+    def _system_of(self, C: Tensor, dt_scale: float | Tensor, fold_length: int | None) -> LowRankSystem:
+        repeats = self.d_model // len(self.A_real)
+        Lambda = torch.complex(-torch.exp(self.A_real.double()), -self.A_imag.double())
+        P = torch.view_as_complex(self.P.double()).repeat(1, repeats, 1)
+        return LowRankSystem(
+            Lambda=Lambda.repeat(repeats, 1),
+            B=torch.view_as_complex(self.B.double()).repeat(repeats, 1),
+            P=P,
+            Q=P if self.Q is None else torch.view_as_complex(self.Q.double()).repeat(1, repeats, 1),
+            C=C,
+            dt=self.dt * dt_scale,
+            dtype=self.D.dtype.to_complex(),
+            fold_length=fold_length,
+            backend=self.backend,
+        )
+
+    def extra_repr(self) -> str:
+        """Sizes and options in the module's printed form."""
+        return (
+            f"d_model={self.d_model}, n_modes={self.C.shape[2]}, n_ssm={self.B.shape[0]}, rank={self.P.shape[0]}, "
+            f"bidirectional={self.bidirectional}, fold_length={self.fold_length}, backend={self.backend}"
+        )
