@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from ..registry import list_measures, register_measure
 from . import classic, fractional
+from .derivative import alpha_derivative
 from .diagonal import Diagonal, conjugate_half, diagonalize
 from .imaginary import imaginary_parts
 from .low_rank import Dplr, dplr
 from .measure import NormalForm, Operator, operator
+from .projection import project, reconstruct, scale_invariant_step, true_projection
 from .timescale import calibrated_range, time_scale
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "Dplr",
     "NormalForm",
     "Operator",
+    "alpha_derivative",
     "calibrated_range",
     "conjugate_half",
     "diagonalize",
@@ -27,6 +30,10 @@ __all__ = [
     "imaginary_parts",
     "list_measures",
     "operator",
+    "project",
+    "reconstruct",
     "register_measure",
+    "scale_invariant_step",
     "time_scale",
+    "true_projection",
 ]

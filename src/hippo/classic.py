@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 from scipy.linalg import expm
+from scipy.special import roots_laguerre
 
 from ..registry import register_measure
 from . import jacobi
@@ -41,6 +42,7 @@ def legt(N: int, *, theta: float = 1.0) -> Operator:
         basis=partial(jacobi.basis, N=N, alpha=0.0),
         density=partial(jacobi.density, alpha=0.0),
         cumulative=partial(jacobi.cumulative, N=N, alpha=0.0),
+        quadrature=partial(jacobi.quadrature, alpha=0.0),
         normal_form=NormalForm(np.ones(N), 0.0, _skew_part(A), parity[:, :N], parity[:, :N]),
     )
 
@@ -74,6 +76,7 @@ def lagt(N: int) -> Operator:
         basis=partial(_laguerre, N=N),
         density=_exponential,
         cumulative=partial(_laguerre_cumulative, N=N),
+        quadrature=roots_laguerre,
         normal_form=NormalForm(np.ones(N), 0.5, _skew_part(A), half, half),
         no_direct=refusal if N > 1 else "",
     )
@@ -116,6 +119,7 @@ def fourier(N: int, *, theta: float = 1.0) -> Operator:
         basis=partial(_fourier_basis, N=N),
         density=partial(jacobi.density, alpha=0.0),
         cumulative=partial(_fourier_cumulative, N=N),
+        quadrature=partial(jacobi.quadrature, alpha=0.0),
         normal_form=NormalForm(np.ones(N), 0.0, 2.0 / theta * rotation, edge, edge),
     )
 

@@ -172,7 +172,8 @@ def _numeric(operator: Operator, tolerance: float) -> Diagonal:
     raise UsageError(
         f"The eigenvectors of {operator.label} are dependent to working accuracy: cond(V) = {condition:.1e}, relative "
         f"error {residual:.1e} of V diag(Lambda) V^-1, {tolerance:g} allowed. Use a smaller N, a larger alpha where "
-        f"the measure has one, method='normal' or dplr(...), or pass a larger tolerance."
+        f"the measure has one, or a form that needs no eigenvectors of A: dplr(...) for S4, method='normal'; or pass a "
+        f"larger tolerance."
     )
 
 

@@ -6,6 +6,7 @@ The derivations are in docs/theory.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -84,7 +85,7 @@ def fractional_tau(N: int, *, alpha: float = 0.5) -> Operator:
         P=h[:, None],
         Q=(h * ((beta / last) ** 2 - 0.5))[:, None],
     )
-    return _scaled("fractional-tau", N, alpha, A, np.sqrt(1.0 - alpha) * v / last**2, low_rank)
+    return _scaled("fractional-tau", N, alpha, A, np.sqrt(1.0 - alpha) * v / last**2, low_rank, _d_tau)
 
 
 @register_measure("fractional-galerkin")
@@ -118,7 +119,7 @@ def fractional_galerkin(N: int, *, alpha: float = 0.5) -> Operator:
         P=np.stack([h, first], axis=1),
         Q=np.stack([-0.5 * h, h * beta**2], axis=1),
     )
-    return _scaled("fractional-galerkin", N, alpha, A, A[:, 0].copy(), low_rank)
+    return _scaled("fractional-galerkin", N, alpha, A, A[:, 0].copy(), low_rank, _d_galerkin)
 
 
 def _vectors(N: int, alpha: float) -> tuple[Array, Array, Array, Array, float]:
@@ -149,12 +150,22 @@ def _lower_triangular(name: str, N: int, alpha: float, options: dict[str, float]
         basis=partial(jacobi.basis, N=N, alpha=alpha),
         density=partial(jacobi.density, alpha=alpha),
         cumulative=partial(jacobi.cumulative, N=N, alpha=alpha),
+        quadrature=partial(jacobi.quadrature, alpha=alpha),
+        alpha_derivative=partial(_d_fractional, N, alpha) if name == "fractional" else None,
         normal_form=low_rank,
         eigensystem=partial(eigensystem, N, alpha),
     )
 
 
-def _scaled(name: str, N: int, alpha: float, A: Array, B: Array, low_rank: NormalForm) -> Operator:
+def _scaled(
+    name: str,
+    N: int,
+    alpha: float,
+    A: Array,
+    B: Array,
+    low_rank: NormalForm,
+    derivative: Callable[[int, float], tuple[Array, Array]],
+) -> Operator:
     refusal = ""
     if alpha < SMALLEST_DIRECT_ALPHA and N > 1:
         refusal = (
@@ -171,9 +182,44 @@ def _scaled(name: str, N: int, alpha: float, A: Array, B: Array, low_rank: Norma
         basis=partial(jacobi.basis, N=N, alpha=alpha),
         density=partial(jacobi.density, alpha=alpha),
         cumulative=partial(jacobi.cumulative, N=N, alpha=alpha),
+        quadrature=partial(jacobi.quadrature, alpha=alpha),
+        alpha_derivative=partial(derivative, N, alpha),
         normal_form=low_rank,
         no_direct=refusal,
     )
+
+
+def _log_derivatives(N: int, alpha: float) -> tuple[Array, Array, float]:
+    """d log v, d log q (N,) and d log beta_N by alpha: d log h_n = -1 / (2 h_n^2), d log beta_n = -sum_k 1/(k - alpha)."""
+    d_log_h = -0.5 / jacobi.norms(N, alpha) ** 2
+    d_log_beta = -np.concatenate([[0.0], np.cumsum(1.0 / (np.arange(1, N + 1) - alpha))])
+    return d_log_h + d_log_beta[:N], d_log_h - d_log_beta[:N], float(d_log_beta[N])
+
+
+def _d_fractional(N: int, alpha: float) -> tuple[Array, Array]:
+    _, _, v, q, _ = _vectors(N, alpha)
+    d_log_v, d_log_q, _ = _log_derivatives(N, alpha)
+    dA = np.tril(np.outer(q, v) * (d_log_q[:, None] + d_log_v[None, :]), -1)
+    return dA, v / np.sqrt(1.0 - alpha) * (d_log_v + 0.5 / (1.0 - alpha))
+
+
+def _d_tau(N: int, alpha: float) -> tuple[Array, Array]:
+    _, _, v, q, last = _vectors(N, alpha)
+    d_log_v, d_log_q, d_log_last = _log_derivatives(N, alpha)
+    full = np.outer(v, v) / last**2 * (d_log_v[:, None] + d_log_v[None, :] - 2.0 * d_log_last)
+    upper = np.triu(np.outer(v, q) * (d_log_v[:, None] + d_log_q[None, :]), 1)
+    dB = np.sqrt(1.0 - alpha) * v / last**2 * (d_log_v - 2.0 * d_log_last - 0.5 / (1.0 - alpha))
+    return full - upper, dB
+
+
+def _d_galerkin(N: int, alpha: float) -> tuple[Array, Array]:
+    _, _, v, q, _ = _vectors(N, alpha)
+    d_log_v, d_log_q, _ = _log_derivatives(N, alpha)
+    dA = np.outer(q, v) * (d_log_q[:, None] + d_log_v[None, :])
+    dA -= np.triu(np.outer(v, q) * (d_log_v[:, None] + d_log_q[None, :]), 1)
+    factor, d_factor = alpha / np.sqrt(1.0 - alpha), (1.0 - 0.5 * alpha) / (1.0 - alpha) ** 1.5
+    dA[0] += v * (d_factor + factor * d_log_v)
+    return dA, dA[:, 0].copy()
 
 
 def eigensystem(N: int, alpha: float) -> Eigensystem:

@@ -81,6 +81,8 @@ class Operator:
         basis: s (len,) -> (N, len), the functions g_n; None when the measure is an operator only.
         density: s (len,) -> (len,), the weight w, a probability density of s (constant 1 for `random`).
         cumulative: s (len,) -> (N, len), an antiderivative of g_n w; makes the projection of a step function exact.
+        quadrature: n -> (s, weights), (n,) each, a Gauss rule for integrals of f(s) w(s) ds; None when there is none.
+        alpha_derivative: () -> (dA / dalpha, dB / dalpha) in closed form; None when A does not depend on an alpha.
         normal_form: the normal-plus-low-rank form of A, None when none is known.
         eigensystem: () -> Eigensystem, None when no closed form is known.
         no_direct: why A cannot be diagonalised directly and what to do instead; empty when it can.
@@ -94,6 +96,8 @@ class Operator:
     basis: Callable[[Array], Array] | None = None
     density: Callable[[Array], Array] | None = None
     cumulative: Callable[[Array], Array] | None = None
+    quadrature: Callable[[int], tuple[Array, Array]] | None = None
+    alpha_derivative: Callable[[], tuple[Array, Array]] | None = None
     normal_form: NormalForm | None = None
     eigensystem: Callable[[], Eigensystem] | None = None
     no_direct: str = ""

@@ -1,0 +1,56 @@
+"""How the diagonal form follows alpha: what a layer with a learnable alpha needs for its backward pass."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import UsageError
+from .diagonal import Diagonal
+from .measure import Array, Operator
+
+
+def alpha_derivative(operator: Operator, diagonal: Diagonal) -> tuple[Array, Array, Array]:
+    """d Lambda, d B_tilde and d V by alpha, by perturbation of the eigenvectors.
+
+    With W = V^-1, dA and dB in closed form:
+        d lambda_j = w_j dA v_j for the eigenvalues lambda of A, and dLambda = -d lambda;
+        dV = V M,  M_ij = w_i dA v_j / (lambda_j - lambda_i) for i != j;
+        d B_tilde = W dB - M B_tilde.
+    M_jj is free in the mathematics; here it keeps the convention of `diagonalize`: its real part keeps the columns
+    of V at unit 2-norm, its imaginary part keeps B_tilde real. So the pair is what a finite difference of
+    `diagonalize` gives, as long as no two eigenvalues meet: there the derivative does not exist.
+
+    Args:
+        operator: a measure with an alpha, built at the alpha where the derivative is wanted.
+        diagonal: `diagonalize(operator, "direct")`.
+    Returns:
+        dLambda (N,), dB_tilde (N,), dV (N, N), complex128, in the order of `diagonal`. `conjugate_half` keeps the
+        modes with imaginary part <= 0 of all three.
+    Raises:
+        UsageError: the measure has no alpha, or its eigenvectors are not float64's (`fractional`: its eigenvalues
+            are 1 .. N for every alpha, so there is nothing for a diagonal layer to follow).
+    Source: this project; first-order perturbation theory.
+    """
+    if operator.alpha_derivative is None:
+        raise UsageError(f"The measure '{operator.name}' has no alpha to differentiate by. Use fractional-tau.")
+    if diagonal.arithmetic != "float64" or diagonal.dropped:
+        raise UsageError(
+            f"The derivative by alpha needs float64 eigenvectors of A itself; those of {operator.label} are "
+            f"{diagonal.arithmetic}, method {'normal' if diagonal.dropped else 'direct'}. "
+            f"Use fractional-tau or fractional-galerkin with method='direct'."
+        )
+    dA, dB = operator.alpha_derivative()
+    V, B_tilde, eigenvalues = diagonal.V, diagonal.B_tilde, -diagonal.Lambda
+    gap = eigenvalues[None, :] - eigenvalues[:, None]
+    np.fill_diagonal(gap, 1.0)
+    if (gap == 0).any():
+        raise UsageError(f"{operator.label} has a repeated eigenvalue; the derivative by alpha does not exist there.")
+    moved = np.linalg.solve(V, dA @ V)
+    M = moved / gap
+    np.fill_diagonal(M, 0.0)
+    # Unit norm: Re v_j^H dV_j = 0. Real B_tilde: Im dB_tilde_j = 0.
+    stretch = -np.einsum("nj,nj->j", V.conj(), V @ M).real
+    driven = np.linalg.solve(V, dB.astype(complex))
+    turn = (driven - M @ B_tilde).imag / np.where(B_tilde.real > 0, B_tilde.real, 1.0)
+    M += np.diag(stretch + 1j * turn)
+    return -moved.diagonal(), driven - M @ B_tilde, V @ M

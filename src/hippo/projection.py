@@ -1,0 +1,242 @@
+"""Online projection of a signal, its reconstruction, and the true projection to compare with.
+
+Signals are step functions: u[k] is the value held over (t[k-1], t[k]], with t[-1] = 0, so nothing is approximated in
+time. Two forms of the state equation:
+
+    ltv  x' = (-A x + B u) / t, what the measures on [0, t] define ("scaled" kind only); exact step with r = t[k-1]/t[k]:
+         x_k = r^A x_{k-1} + (I - r^A) A^-1 B u_k;
+    lti  x' = -A x + B u, from rest at t = 0: x_k = exp(-dt A) x_{k-1} + (I - exp(-dt A)) A^-1 B u_k. A measure on
+         [0, t] then sees the past through s = exp(-lag).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.linalg import expm
+
+from ..errors import UsageError, unknown
+from .measure import Array, Operator
+from .measure import operator as build
+
+FORMS = ("ltv", "lti")
+# Eigen-coordinates cost cond(V) in accuracy; above this the matrix exponential is taken instead.
+_LARGEST_CONDITION = 1e6
+_BLOCK = 256
+
+
+def project(
+    u: Array, t: Array, measure: str | Operator, N: int | None = None, form: str | None = None, **options: Any
+) -> Array:
+    """The state of a measure's operator along a signal.
+
+    Args:
+        u: (L,) or (L, C) real samples, u[k] held over (t[k-1], t[k]].
+        t: (L,) times, increasing, t[0] > 0, in the unit of time of the measure.
+        measure: a measure's name, with N and its options, or an operator.
+        N: order, needed with a name.
+        form: "ltv" or "lti"; by default "ltv" for measures on [0, t] and "lti" for the others.
+    Returns:
+        (L, N) or (L, N, C) float64, the state at each t[k].
+    Raises:
+        UsageError: shapes or times that do not fit, an unknown form, "ltv" for a measure that is not on [0, t].
+    >>> project(np.ones(3), np.arange(1.0, 4.0), "legs", 2).round(12).tolist()
+    [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]
+    """
+    system, form = _resolve(measure, N, form, options)
+    u, t = _check_signal(u, t)
+    samples = u.reshape(len(u), -1)
+    with np.errstate(divide="ignore"):
+        steps = np.diff(np.log(t), prepend=-np.inf) if form == "ltv" else _even(np.diff(t, prepend=0.0), t[-1])
+    # A^-1 B, by least squares because fourier has one state that no input reaches.
+    rest = np.linalg.lstsq(system.A, system.B, rcond=None)[0]
+    x = _march(system, steps, samples, rest)
+    return x[:, :, 0] if u.ndim == 1 else x
+
+
+def true_projection(
+    u: Array | Callable[[Array], Array],
+    t: Array,
+    measure: str | Operator,
+    N: int | None = None,
+    form: str | None = None,
+    at: Sequence[int] | None = None,
+    **options: Any,
+) -> Array:
+    """The projection that the measure defines, x_n(t) = integral u(x(s)) g_n(s) w(s) ds, without any operator.
+
+    Args:
+        u: (L,) samples as for `project`, integrated exactly piece by piece; or a function of time, integrated by a
+            Gauss rule of max(200, 4 N) nodes (needs a smooth u).
+        t: (L,) times as for `project`; for a function, the times of evaluation.
+        measure, N, form, options: as for `project`.
+        at: which t to evaluate at, indices into t; all by default (cost L^2 N).
+    Returns:
+        (len(at), N) float64.
+    Raises:
+        UsageError: as `project`; the operator has no basis; a function u and a measure without a Gauss rule.
+    """
+    system, form = _resolve(measure, N, form, options)
+    _require_basis(system)
+    t = np.asarray(t, dtype=np.float64)
+    where = np.arange(len(t)) if at is None else np.arange(len(t))[np.asarray(at)]
+    if callable(u):
+        if system.quadrature is None:
+            raise UsageError(f"{system.label} has no Gauss rule: give u as samples.")
+        s, weights = system.quadrature(max(200, 4 * system.N))
+        weighted = system.basis(s) * weights
+        return np.stack([weighted @ u(past(system, s, t[k], form)) for k in where])
+    u, t = _check_signal(u, t)
+    if u.ndim != 1:
+        raise UsageError(f"true_projection takes one signal of shape (L,), got {u.shape}.")
+    edges = np.concatenate([[0.0], t])
+    rows = []
+    for k in where:
+        G = system.cumulative(coordinate(system, edges[: k + 2], t[k], form))
+        rows.append(np.diff(G, axis=1) @ u[: k + 1])
+    # A lag runs against time.
+    return -np.stack(rows) if system.kind == "exponential" else np.stack(rows)
+
+
+def reconstruct(
+    x: Array,
+    times: Array,
+    t: float,
+    measure: str | Operator,
+    N: int | None = None,
+    form: str | None = None,
+    **options: Any,
+) -> Array:
+    """The signal that a state stands for: u(times) ~ sum_n x_n g_n(s).
+
+    Args:
+        x: (N,) or (N, C), the state at time t.
+        times: (len,) points of the past to read, <= t (and within the window, for a sliding measure).
+        t: time of the state.
+        measure, N, form, options: as for `project`.
+    Returns:
+        (len,) or (len, C) float64.
+    Raises:
+        UsageError: the operator has no basis, or a state of another order.
+    """
+    system, form = _resolve(measure, N, form, options)
+    _require_basis(system)
+    x = np.asarray(x)
+    if x.shape[0] != system.N:
+        raise UsageError(f"{system.label} reconstructs from a state of shape ({system.N},), got {x.shape}.")
+    return np.tensordot(system.basis(coordinate(system, times, t, form)).T, x, axes=1)
+
+
+def coordinate(operator: Operator, times: Array, t: float, form: str) -> Array:
+    """s of points in time, seen from t (see the table of `Operator`); clipped to the range of s."""
+    lag = np.maximum(t - np.atleast_1d(np.asarray(times, dtype=np.float64)), 0.0)
+    if operator.kind == "exponential":
+        return lag
+    if operator.kind == "sliding":
+        return np.maximum(1.0 - lag / operator.options["theta"], 0.0)
+    return np.exp(-lag) if form == "lti" else np.maximum(1.0 - lag / t, 0.0)
+
+
+def past(operator: Operator, s: Array, t: float, form: str) -> Array:
+    """The point in time that s stands for, seen from t: the inverse of `coordinate`."""
+    if operator.kind == "exponential":
+        return t - s
+    if operator.kind == "sliding":
+        return t - operator.options["theta"] * (1.0 - s)
+    return t + np.log(s) if form == "lti" else t * s
+
+
+def scale_invariant_step(Lambda: Array, t_from: Array, t_to: Array) -> tuple[Array, Array]:
+    """Coefficients of the ltv form in eigen-coordinates: z(t_to) = a z(t_from) + gain B_tilde u.
+
+    a = (t_to / t_from)^Lambda, gain = (a - 1) / Lambda (so log(t_to / t_from) where Lambda -> 0).
+
+    Args:
+        Lambda: (P,) complex, real parts <= 0.
+        t_from, t_to: (L,) times, 0 <= t_from < t_to; t_from = 0 starts from nothing: a = 0, gain = -1 / Lambda.
+    Returns:
+        a and gain, (L, P) complex128.
+    """
+    start, stop = np.asarray(t_from, dtype=float), np.asarray(t_to, dtype=float)
+    begins = (start == 0)[:, None]
+    span = np.log(stop / np.where(start == 0, stop, start))[:, None]
+    growth = np.where(begins, -1.0, np.expm1(span * Lambda))
+    gain = np.where(Lambda == 0, span, growth / np.where(Lambda == 0, 1.0, Lambda))
+    return growth + 1.0, gain
+
+
+def _march(system: Operator, steps: Array, samples: Array, rest: Array) -> Array:
+    """x_k = rest u_k + E_k (x_{k-1} - rest u_k), E_k = exp(-steps[k] A), and E = 0 for an infinite step."""
+    x = np.zeros((len(steps), system.N, samples.shape[1]))
+    state = np.zeros((system.N, samples.shape[1]))
+    apply = _propagator(system, steps)
+    for k, step in enumerate(steps):
+        settled = rest[:, None] * samples[k]
+        state = settled if np.isinf(step) else settled + apply(k, state - settled)
+        x[k] = state
+    return x
+
+
+def _propagator(system: Operator, steps: Array) -> Callable[[int, Array], Array]:
+    """(k, x) -> exp(-steps[k] A) x, in eigen-coordinates where they are accurate."""
+    finite = np.where(np.isinf(steps), 0.0, steps)
+    unique, index = np.unique(finite, return_inverse=True)
+    if len(unique) > 2 and not system.no_direct and system.eigensystem is None:
+        eigenvalues, V = np.linalg.eig(system.A)
+        if np.linalg.cond(V) < _LARGEST_CONDITION:
+            inverse = np.linalg.inv(V)
+            decay = np.exp(-np.outer(finite, eigenvalues))
+            return lambda k, x: ((V * decay[k]) @ (inverse @ x)).real
+    cache: dict[int, Array] = {}
+
+    def by_exponential(k: int, x: Array) -> Array:
+        # Steps shrink or stay along a signal, so that one block of exponentials at a time is enough.
+        block = index[k] // _BLOCK
+        if block not in cache:
+            cache.clear()
+            cache[block] = expm(-unique[block * _BLOCK : (block + 1) * _BLOCK, None, None] * system.A)
+        return cache[block][index[k] % _BLOCK] @ x
+
+    return by_exponential
+
+
+def _even(steps: Array, last: float) -> Array:
+    """Steps that differ from the median by the rounding of t only are made equal to it."""
+    median = np.median(steps)
+    return np.where(np.abs(steps - median) <= 4.0 * np.finfo(float).eps * last, median, steps)
+
+
+def _resolve(
+    measure: str | Operator, N: int | None, form: str | None, options: dict[str, Any]
+) -> tuple[Operator, str]:
+    if isinstance(measure, Operator):
+        if N not in (None, measure.N) or options:
+            raise UsageError(f"Got the operator {measure.label} and also N = {N}, {options}: give one or the other.")
+        system = measure
+    elif N is None:
+        raise UsageError(f"The measure '{measure}' needs an order N.")
+    else:
+        system = build(measure, N, **options)
+    natural = "ltv" if system.kind == "scaled" else "lti"
+    form = natural if form is None else form
+    if form not in FORMS:
+        raise unknown("form", form, FORMS)
+    if form == "ltv" and system.kind != "scaled":
+        raise UsageError(f"{system.label} is time-invariant as it stands; form='ltv' is for measures on [0, t].")
+    return system, form
+
+
+def _require_basis(system: Operator) -> None:
+    if system.basis is None or system.cumulative is None:
+        raise UsageError(f"{system.label} has no basis, so there is nothing to project on or to reconstruct with.")
+
+
+def _check_signal(u: Array, t: Array) -> tuple[Array, Array]:
+    u, t = np.asarray(u, dtype=np.float64), np.asarray(t, dtype=np.float64)
+    if u.ndim not in (1, 2) or t.ndim != 1 or len(t) == 0 or len(u) != len(t):
+        raise UsageError(f"A signal is u of shape (L,) or (L, C) with t of shape (L,), got {u.shape} and {t.shape}.")
+    if not t[0] > 0 or not (np.diff(t) > 0).all():
+        raise UsageError(f"Times must be positive and increasing, t[k] ends the interval of u[k]; got t[0] = {t[0]}.")
+    return u, t
