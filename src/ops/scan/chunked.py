@@ -22,7 +22,7 @@ def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor)
     steps = max(1, math.isqrt(length))
     chunks = -(-length // steps)
     local = _position_first(b, steps, chunks)
-    gates = _position_first(a, steps, chunks) if a.shape[1] > 1 else a.repeat(steps, 1, 1, 1).view(steps, -1, 1, modes)
+    gates = _position_first(a, steps, chunks) if a.shape[1] > 1 else a[None].repeat(steps, 1, 1, 1)
     for m in range(1, steps):
         local[m].addcmul_(gates[m], local[m - 1])
         gates[m].mul_(gates[m - 1])

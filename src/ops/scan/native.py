@@ -25,11 +25,29 @@ _lock = threading.Lock()
 _TILE = 64
 # Fewest modes in a task: 16 complex64 are two cache lines.
 _NARROWEST = 16
+# Elements below which one thread does it: about 10 us of work.
+_SMALL = 16384
 
 
-def _jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile in parallel; "contract" allows fused multiply-add and leaves inf and nan as they are."""
-    options = {"parallel": True, "nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
+class _Kernel:
+    """A function compiled twice at first use: serially, and in parallel over its `prange`."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._serial = _compile(function, parallel=False)
+        self._parallel = _compile(function, parallel=True)
+
+    def __call__(self, threads: int, *arguments: Any) -> None:
+        if threads == 1:
+            self._serial(*arguments)
+            return
+        with _lock:
+            numba.set_num_threads(threads)
+            self._parallel(*arguments)
+
+
+def _compile(function: Callable[..., Any], parallel: bool) -> Callable[..., Any]:
+    """"contract" allows fused multiply-add and leaves inf and nan as they are."""
+    options = {"parallel": parallel, "nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError as error:
@@ -42,8 +60,8 @@ def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor)
     """Write the states to `out` (which may be `b`); shapes as in `custom_op`."""
     batch, _, modes = b.shape
     state = b.new_zeros(batch, modes) if x0 is None else x0
-    with _threads() as threads:
-        _forward(_np(a), _np(b), _np(state), reverse, _np(out), _block(batch, modes, threads))
+    threads = _threads(b)
+    _forward(threads, _np(a), _np(b), _np(state), reverse, _np(out), _block(batch, modes, threads))
 
 
 def backward(
@@ -55,33 +73,27 @@ def backward(
     dx0 = torch.empty_like(state)
     wide = torch.complex128 if x.is_complex() else torch.float64
     constant, shared = a.shape[1] == 1, a.shape[0] == 1 and a.shape[1] > 1
-    with _threads() as threads:
-        # A task walks a group of samples tile by tile, so that it alone adds to the gate gradients they share.
-        groups = min(batch, 1 if modes >= _NARROWEST * threads else threads) if shared else batch
-        sums = torch.zeros(groups if need_a and constant else 0, modes, dtype=wide)
-        rows = x.new_empty(groups if need_a and not constant else 0, length, modes)
-        block = _block(groups, modes, threads)
-        arrays = [_np(t) for t in (a, x, state, g)]
-        _backward(*arrays, reverse, _np(out), _np(sums), _np(rows), _np(dx0), groups, block, _TILE)
+    threads = _threads(x)
+    # A task walks a group of samples tile by tile, so that it alone adds to the gate gradients they share.
+    groups = min(batch, 1 if modes >= _NARROWEST * threads else threads) if shared else batch
+    sums = torch.zeros(groups if need_a and constant else 0, modes, dtype=wide)
+    rows = x.new_empty(groups if need_a and not constant else 0, length, modes)
+    block = _block(groups, modes, threads)
+    arrays = [_np(t) for t in (a, x, state, g)]
+    _backward(threads, *arrays, reverse, _np(out), _np(sums), _np(rows), _np(dx0), groups, block, _TILE)
     if not need_a:
         return None, dx0
-    da = sums[:, None].to(x.dtype) if constant and a.shape[0] > 1 else sums[:, None] if constant else rows
+    da = sums[:, None] if constant else rows
     if a.shape[0] == 1 and groups != 1:
         da = da.sum(0, keepdim=True)
     return da.to(x.dtype).reshape(a.shape), dx0
 
 
-class _threads:
-    """Hold the lock and let numba use as many threads as torch does."""
-
-    def __enter__(self) -> int:
-        _lock.acquire()
-        count = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
-        numba.set_num_threads(count)
-        return count
-
-    def __exit__(self, *exception: object) -> None:
-        _lock.release()
+def _threads(t: Tensor) -> int:
+    """As many as torch uses, or one where starting others would take longer than the work."""
+    if t.numel() < _SMALL:
+        return 1
+    return min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
 
 
 def _np(t: Tensor) -> np.ndarray:
@@ -96,7 +108,7 @@ def _block(rows: int, modes: int, threads: int) -> int:
     return max(1, -(-modes // blocks))
 
 
-@_jit
+@_Kernel
 def _forward(a, b, x0, reverse, out, block):
     batch, length, modes = b.shape
     blocks = -(-modes // block)
@@ -116,7 +128,7 @@ def _forward(a, b, x0, reverse, out, block):
                 target[p] = state[p]
 
 
-@_jit
+@_Kernel
 def _backward(a, x, x0, g, reverse, out, sums, rows, dx0, groups, block, tile):
     batch, length, modes = x.shape
     blocks = -(-modes // block)

@@ -1,0 +1,89 @@
+"""The diagonal SSM of S5, LRU and FRACTAL from input to output: u -> B u -> scan -> 2 Re(C x) -> y."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError
+from ..scan import scan
+from ..scan.backends import choose
+from .ssm_op import compose, ssm_op
+
+_DOUBLE = (torch.float64, torch.complex128)
+
+
+def ssm(
+    u: Tensor,
+    Lambda_bar: Tensor,
+    B_bar: Tensor,
+    C: Tensor,
+    x0: Tensor | None = None,
+    reverse: bool = False,
+    conj_sym: bool = True,
+    backend: str = "auto",
+    gamma: Tensor | None = None,
+    lengths: Tensor | None = None,
+    checkpoint: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """x_k = Lambda_bar x_{k-1} + gamma_k B_bar u_k,  y_k = 2 Re(C x_k)  (Re(C x_k) without `conj_sym`).
+
+    The two products are real matrix products on the interleaved (re, im) view of the state, the scan runs in place
+    between them, and the backward is written out: it keeps u and x, or u alone with `checkpoint`.
+
+    Args:
+        u: (B, L, H) real input. float16 and bfloat16 are computed in float32, autocast included.
+        Lambda_bar: complex, (P,) constant; (L, P) or (B, L, P) varying; (B, 1, P) a constant of each sample's own.
+        B_bar: (P, H) complex, input matrix (the undiscretised one where `gamma` is given).
+        C: (H_out, P) complex, output matrix.
+        x0: (B, P) state before the first step (after the last one with `reverse`); None is zero.
+        reverse: run from the end of the sequence to its beginning.
+        conj_sym: the P modes stand for conjugate pairs kept once, so the output is twice the real part.
+        backend: of the scan, see `fractal_ssm.scan`.
+        gamma: gain of the input per step and mode, real or complex, (L, P), (B, L, P) or (B, 1, P). With a step of
+            its own at every position B_bar_k = gamma_k B_tilde needs no (L, P, H) tensor this way.
+        lengths: (B,) int64, 1..L; x_last is then taken after each sample's own last valid step (not with `reverse`).
+        checkpoint: recompute the states in the backward instead of keeping them: equal gradients, less memory.
+    Returns:
+        y: (B, L, H_out) in the dtype of u;  x_last: (B, P) complex, the state after the last step (at position 0 with
+        `reverse`). Differentiable in every tensor argument, through x_last too, and twice.
+    Raises:
+        UsageError: shapes that do not fit, or a named backend that cannot run here.
+    """
+    _check(u, Lambda_bar, B_bar, C, x0, gamma)
+    if reverse and lengths is not None:
+        raise UsageError("ssm takes lengths only without reverse: a reversed state ends at position 0 for all samples.")
+    real = torch.promote_types(u.dtype, torch.float64 if Lambda_bar.dtype in _DOUBLE else torch.float32)
+    full = torch.promote_types(real, torch.complex64)
+    u_full, a, B_bar, C = u.to(real), Lambda_bar.to(full), B_bar.to(full), C.to(full)
+    x0 = None if x0 is None else x0.to(full)
+    factor = 2.0 if conj_sym else 1.0
+    name = choose(backend, u.device)
+    if gamma is not None or name == "reference":
+        y, x_last = compose(scan, u_full, a, B_bar, C, x0, gamma, lengths, reverse, factor, name, checkpoint)
+    else:
+        a = a.reshape((1,) * (3 - a.dim()) + tuple(a.shape))
+        y, x_last, _ = ssm_op(u_full, a, B_bar, C, x0, lengths, reverse, factor, name, checkpoint)
+    return y.to(u.dtype), x_last
+
+
+def _check(
+    u: Tensor, Lambda_bar: Tensor, B_bar: Tensor, C: Tensor, x0: Tensor | None, gamma: Tensor | None
+) -> None:
+    if u.dim() != 3 or u.shape[1] == 0 or u.is_complex() or not u.is_floating_point():
+        raise UsageError(f"ssm takes a real u of shape (B, L, H) with L >= 1, got {u.dtype} {tuple(u.shape)}.")
+    batch, length, features = u.shape
+    modes = Lambda_bar.shape[-1]
+    if tuple(B_bar.shape) != (modes, features):
+        raise UsageError(f"ssm takes B_bar of shape (P, H) = ({modes}, {features}), got {tuple(B_bar.shape)}.")
+    if C.dim() != 2 or C.shape[1] != modes:
+        raise UsageError(f"ssm takes C of shape (H, P) with P = {modes}, got {tuple(C.shape)}.")
+    if x0 is not None and tuple(x0.shape) != (batch, modes):
+        raise UsageError(f"ssm takes x0 of shape ({batch}, {modes}), got {tuple(x0.shape)}.")
+    steps = [(modes,), (length, modes), (batch, length, modes), (batch, 1, modes), (1, length, modes), (1, 1, modes)]
+    for name, tensor, allowed in (("Lambda_bar", Lambda_bar, steps), ("gamma", gamma, steps)):
+        if tensor is not None and tuple(tensor.shape) not in allowed:
+            raise UsageError(
+                f"ssm takes {name} of shape (P,), (L, P), (B, L, P) or (B, 1, P) with "
+                f"B = {batch}, L = {length}, P = {modes}, got {tuple(tensor.shape)}."
+            )

@@ -1,0 +1,192 @@
+"""The operator behind `ssm`, its hand-written backward, and the same map composed of differentiable parts.
+
+With X = [Re x, Im x] interleaved, (B L, 2P), and real matrices W_B (H, 2P), W_C (2P, H_out) made of B_bar and C:
+
+    V = U W_B,  X = scan(V) in place,  Y = X W_C
+    G = adjoint scan(dY W_C^T) in place,  dU = G W_B^T,  dW_B = U^T G,  dW_C = X^T dY
+
+so that products are real (a quarter of the complex flops each way) and the complex layout costs no copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint as recompute
+
+from ..scan.backends import implementation
+from ..scan.custom_op import plain, scan_op
+
+
+def input_matrix(B_bar: Tensor) -> Tensor:
+    """(P, H) complex to W_B (H, 2P) real."""
+    return torch.view_as_real(B_bar.t().resolve_conj().contiguous()).flatten(1)
+
+
+def output_matrix(C: Tensor, factor: float) -> Tensor:
+    """(H_out, P) complex to W_C (2P, H_out) real, with X W_C = factor Re(C x)."""
+    return torch.stack([C.real, -C.imag], dim=-1).mul(factor).flatten(1).t()
+
+
+def _states(
+    u: Tensor, a: Tensor, B_bar: Tensor, x0: Tensor | None, reverse: bool, backend: str
+) -> Tensor:
+    x = torch.view_as_complex((u.reshape(-1, u.shape[2]) @ input_matrix(B_bar)).view(*u.shape[:2], -1, 2))
+    implementation(backend).forward(plain(a), x, None if x0 is None else plain(x0), reverse, x)
+    return x
+
+
+def _flat(x: Tensor) -> Tensor:
+    """(B, L, P) complex to (B L, 2P) real, the same memory."""
+    return torch.view_as_real(x).view(-1, 2 * x.shape[2])
+
+
+def _last(x: Tensor, lengths: Tensor | None, reverse: bool) -> Tensor:
+    if lengths is None:
+        return x[:, 0 if reverse else -1]
+    return x[torch.arange(x.shape[0], device=x.device), lengths - 1]
+
+
+@torch.library.custom_op("fractal_ssm::ssm", mutates_args=())
+def ssm_op(
+    u: Tensor,
+    a: Tensor,
+    B_bar: Tensor,
+    C: Tensor,
+    x0: Tensor | None,
+    lengths: Tensor | None,
+    reverse: bool,
+    factor: float,
+    backend: str,
+    checkpoint: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    # Inside autocast the products would silently drop to half precision.
+    with torch.autocast(u.device.type, enabled=False):
+        x = _states(u, a, B_bar, x0, reverse, backend)
+        y = (_flat(x) @ output_matrix(C, factor)).view(*u.shape[:2], -1)
+    return y, _last(x, lengths, reverse).clone(), x.new_empty(0) if checkpoint else x
+
+
+@ssm_op.register_fake
+def _(u, a, B_bar, C, x0, lengths, reverse, factor, backend, checkpoint):
+    batch, length, _ = u.shape
+    x = a.new_empty(0) if checkpoint else a.new_empty(batch, length, a.shape[2])
+    return u.new_empty(batch, length, C.shape[0]), a.new_empty(batch, a.shape[2]), x
+
+
+@torch.library.custom_op("fractal_ssm::ssm_backward", mutates_args=())
+def ssm_backward_op(
+    u: Tensor,
+    a: Tensor,
+    B_bar: Tensor,
+    C: Tensor,
+    x0: Tensor | None,
+    lengths: Tensor | None,
+    x: Tensor,
+    gy: Tensor | None,
+    gx_last: Tensor | None,
+    reverse: bool,
+    factor: float,
+    backend: str,
+    need_a: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    with torch.autocast(u.device.type, enabled=False):
+        if x.numel() == 0:
+            x = _states(u, a, B_bar, x0, reverse, backend)
+        u_flat, x_flat = u.reshape(-1, u.shape[2]), _flat(x)
+        if gy is None:
+            g, gC = torch.zeros_like(x), torch.zeros_like(C)
+        else:
+            gy_flat = gy.reshape(-1, gy.shape[2])
+            W_C = output_matrix(C, factor)
+            gW_C = (gy_flat.t() @ x_flat).view(C.shape[0], -1, 2)
+            gC = torch.complex(gW_C[..., 0] * factor, gW_C[..., 1] * -factor)
+            g = torch.view_as_complex((gy_flat @ W_C.t()).view(*x.shape, 2))
+        if gx_last is not None:
+            _last_add(g, gx_last, lengths, reverse)
+        start = None if x0 is None else plain(x0)
+        ga, gx0 = implementation(backend).backward(plain(a), x, start, g, reverse, g, need_a)
+        g_flat = _flat(g)
+        gu = (g_flat @ input_matrix(B_bar).t()).view(u.shape)
+        gB = torch.view_as_complex((u_flat.t() @ g_flat).view(u.shape[2], -1, 2)).t().contiguous()
+    return gu, a.new_empty(0) if ga is None else ga, gB, gC, gx0
+
+
+def _last_add(g: Tensor, gx_last: Tensor, lengths: Tensor | None, reverse: bool) -> None:
+    if lengths is None:
+        g[:, 0 if reverse else -1] += gx_last
+    else:
+        g[torch.arange(g.shape[0], device=g.device), lengths - 1] += gx_last
+
+
+@ssm_backward_op.register_fake
+def _(u, a, B_bar, C, x0, lengths, x, gy, gx_last, reverse, factor, backend, need_a):
+    contiguous = torch.contiguous_format
+    like = [torch.empty_like(t, memory_format=contiguous) for t in (u, B_bar, C)]
+    ga = torch.empty_like(a, memory_format=contiguous) if need_a else a.new_empty(0)
+    return like[0], ga, like[1], like[2], a.new_empty(u.shape[0], a.shape[2])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    u, a, B_bar, C, x0, lengths, ctx.reverse, ctx.factor, ctx.backend, _ = inputs
+    # The states are an output only because an operator can keep nothing else; no gradient of theirs is made up.
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(u, a, B_bar, C, x0, lengths, output[2])
+
+
+def _backward(ctx: Any, gy: Tensor | None, gx_last: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    u, a, B_bar, C, x0, lengths, x = ctx.saved_tensors
+    needed = ctx.needs_input_grad[:5]
+    options = (ctx.reverse, ctx.factor, ctx.backend)
+    if torch.is_grad_enabled():
+        gradients = _twice_differentiable((u, a, B_bar, C, x0), needed, lengths, gy, gx_last, *options)
+    else:
+        gradients = ssm_backward_op(u, a, B_bar, C, x0, lengths, x, gy, gx_last, *options, needed[1])
+    return *(g if need else None for g, need in zip(gradients, needed, strict=True)), None, None, None, None, None
+
+
+ssm_op.register_autograd(_backward, setup_context=_save)
+
+
+def _twice_differentiable(inputs, needed, lengths, gy, gx_last, reverse, factor, backend):
+    u, a, B_bar, C, x0 = inputs
+    outputs = compose(scan_op, u, a, B_bar, C, x0, None, lengths, reverse, factor, backend, False)
+    pairs = [(out, g) for out, g in zip(outputs, (gy, gx_last), strict=True) if g is not None]
+    wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
+    found = iter(
+        torch.autograd.grad(
+            [out for out, _ in pairs], wanted, [g for _, g in pairs], create_graph=True, allow_unused=True
+        )
+    )
+    return [next(found) if need else None for need in needed]
+
+
+def compose(
+    scan: Callable[..., Tensor],
+    u: Tensor,
+    a: Tensor,
+    B_bar: Tensor,
+    C: Tensor,
+    x0: Tensor | None,
+    gamma: Tensor | None,
+    lengths: Tensor | None,
+    reverse: bool,
+    factor: float,
+    backend: str,
+    checkpoint: bool,
+) -> tuple[Tensor, Tensor]:
+    """The same map from parts that autograd follows: for a gain per step, and for second derivatives."""
+
+    def run(u, a, B_bar, C, x0, gamma):
+        with torch.autocast(u.device.type, enabled=False):
+            v = torch.view_as_complex((u @ input_matrix(B_bar)).unflatten(-1, (-1, 2)))
+            x = scan(a, v if gamma is None else gamma * v, x0, reverse, backend)
+            y = torch.view_as_real(x).flatten(-2) @ output_matrix(C, factor)
+        return y, _last(x, lengths, reverse)
+
+    if checkpoint:
+        return recompute(run, u, a, B_bar, C, x0, gamma, use_reentrant=False, preserve_rng_state=False)
+    return run(u, a, B_bar, C, x0, gamma)

@@ -1,0 +1,200 @@
+"""The fused SSM against a loop over time: values, every gradient, final state, lengths, recomputation, memory."""
+
+import pytest
+import torch
+
+from fractal_ssm import UsageError
+from fractal_ssm.ops.fused import ssm
+
+B, L, H, H_OUT, P = 3, 17, 4, 3, 5
+SHAPES = {"constant": (P,), "per_sample": (B, 1, P), "shared": (L, P), "full": (B, L, P)}
+
+
+def inputs(mode="constant", real=torch.float64, length=L):
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape, dtype=real.to_complex()):
+        return torch.randn(shape, generator=generator, dtype=dtype).requires_grad_()
+
+    shape = tuple(length if n == L else n for n in SHAPES[mode])
+    a = torch.polar(torch.full(shape, 0.95, dtype=real), 6 * torch.rand(shape, generator=generator, dtype=real))
+    return [normal(B, length, H, dtype=real), a.requires_grad_(), normal(P, H), normal(H_OUT, P), normal(B, P)]
+
+
+def loop(u, a, B_bar, C, x0, reverse=False, factor=2.0, gamma=None, lengths=None):
+    """y and the last state, one step after another; a row of `a` or `gamma` is looked up by its own rank."""
+
+    def at(t, k):
+        return t if t.dim() == 1 else t[k] if t.dim() == 2 else t[:, k if t.shape[1] > 1 else 0]
+
+    state, ys, xs = x0, [], []
+    steps = range(u.shape[1])
+    for k in reversed(steps) if reverse else steps:
+        v = u[:, k].to(B_bar.dtype) @ B_bar.T
+        state = at(a, k) * state + (v if gamma is None else at(gamma, k) * v)
+        xs.append(state)
+        ys.append(factor * (state @ C.T).real)
+    last = state if lengths is None else torch.stack([xs[n - 1][i] for i, n in enumerate(lengths.tolist())])
+    return torch.stack(ys[::-1] if reverse else ys, 1), last
+
+
+def check(tensors, ours, expected, tolerance=1e-11):
+    seeds = [torch.randn_like(t) for t in expected]
+    found = [*ours, *torch.autograd.grad(ours, tensors, seeds)]
+    wanted = [*expected, *torch.autograd.grad(expected, tensors, seeds)]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.shape == other.shape and one.dtype == other.dtype
+        assert ((one - other).abs().max() / other.abs().max()).item() < tolerance
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "native"])
+@pytest.mark.parametrize("mode", SHAPES)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_equals_the_loop(backend, mode, reverse, checkpoint):
+    tensors = inputs(mode)
+    ours = ssm(*tensors, reverse, backend=backend, checkpoint=checkpoint)
+    check(tensors, ours, loop(*tensors, reverse))
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize("gain", ["per_sample", "shared", "full"])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_gain_per_step(backend, gain, checkpoint):
+    tensors = inputs("full")
+    gamma = torch.rand(SHAPES[gain], dtype=torch.float64).requires_grad_()
+    ours = ssm(*tensors, backend=backend, gamma=gamma, checkpoint=checkpoint)
+    check([*tensors, gamma], ours, loop(*tensors, gamma=gamma))
+
+
+@pytest.mark.parametrize("gain", [False, True])
+def test_state_after_each_sample_s_own_last_step(gain):
+    tensors, lengths = inputs(), torch.tensor([17, 1, 9])
+    gamma = torch.rand(L, P, dtype=torch.float64) if gain else None
+    check(tensors, ssm(*tensors, gamma=gamma, lengths=lengths), loop(*tensors, gamma=gamma, lengths=lengths))
+
+
+def test_without_conjugate_pairs():
+    tensors = inputs()
+    check(tensors, ssm(*tensors, conj_sym=False), loop(*tensors, factor=1.0))
+
+
+def test_starts_from_rest_without_an_initial_state():
+    *tensors, x0 = inputs()
+    check(tensors, ssm(*tensors), loop(*tensors, torch.zeros_like(x0)))
+
+
+@pytest.mark.parametrize("which", ["y", "x_last"])
+def test_gradient_of_one_output_alone(which):
+    tensors = inputs()
+    pick = 0 if which == "y" else 1
+    ours, expected = ssm(*tensors)[pick], loop(*tensors)[pick]
+    seed = torch.randn_like(expected)
+    found = torch.autograd.grad(ours, tensors, seed, allow_unused=True)
+    wanted = torch.autograd.grad(expected, tensors, seed, allow_unused=True)
+    for one, other in zip(found, wanted, strict=True):
+        one = torch.zeros_like(seed) if one is None else one
+        other = torch.zeros_like(one) if other is None else other
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_chunks_with_the_state_carried_equal_one_call():
+    u, a, B_bar, C, x0 = inputs()
+    whole, last = ssm(u, a, B_bar, C, x0)
+    state, parts = x0, []
+    for piece in u.split([1, 6, 2, 8], dim=1):
+        y, state = ssm(piece, a, B_bar, C, state)
+        parts.append(y)
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(state, last, rtol=1e-12, atol=1e-12)
+
+
+def test_first_and_second_derivatives():
+    small = [t.detach()[..., :2].clone().requires_grad_() for t in inputs()]
+    small[0] = small[0].detach()[:, :3].clone().requires_grad_()
+    small[2] = small[2].detach()[:2].clone().requires_grad_()
+    assert torch.autograd.gradcheck(ssm, small)
+    assert torch.autograd.gradgradcheck(ssm, small)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_input_is_computed_in_single(dtype):
+    tensors = inputs(real=torch.float32)
+    half = tensors[0].detach().to(dtype)
+    y, last = ssm(half, *tensors[1:])
+    expected, state = ssm(half.float(), *tensors[1:])
+    assert y.dtype == dtype and last.dtype == torch.complex64
+    torch.testing.assert_close(y, expected.to(dtype), rtol=0, atol=0)
+    torch.testing.assert_close(last, state, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("gain", [False, True])
+def test_autocast_does_not_touch_the_state(gain):
+    tensors = inputs(real=torch.float32)
+    gamma = torch.ones(L, P) if gain else None
+    expected = ssm(*tensors, gamma=gamma)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ssm(*tensors, gamma=gamma)
+    gradients = torch.autograd.grad(found[0].sum(), tensors)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected[0].sum(), tensors), rtol=0, atol=0)
+
+
+def test_recomputation_gives_the_same_bits():
+    tensors = inputs(real=torch.float32)
+    found = [torch.autograd.grad(ssm(*tensors, checkpoint=flag)[0].sum(), tensors) for flag in (False, True)]
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_recomputation_keeps_no_states():
+    def kept(flag: bool) -> int:
+        sizes = []
+        pack = lambda t: sizes.append(t.numel() if t.data_ptr() != tensors[0].data_ptr() else 0)  # noqa: E731
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: (pack(t), t)[1], lambda t: t):
+            ssm(*tensors, checkpoint=flag)
+        return sum(sizes)
+
+    tensors = inputs(length=1000)
+    assert kept(True) < 200 < 1000 * B * P <= kept(False)
+
+
+def test_compiled_gradients_equal_eager_ones():
+    def function(*real):
+        u, *others = real[0], *(torch.view_as_complex(t) for t in real[1:])
+        y, last = ssm(u, *others)
+        return y, torch.view_as_real(last)
+
+    tensors = inputs(real=torch.float32)
+    real = [t.detach() if t.dtype == torch.float32 else torch.view_as_real(t.detach()) for t in tensors]
+    real = [t.clone().requires_grad_() for t in real]
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    check(real, compiled(*real), function(*real), tolerance=1e-5)
+
+
+def test_operator_contract():
+    u, a, B_bar, C, x0 = inputs()
+    arguments = (u, a[None, None].detach().requires_grad_(), B_bar, C, x0, None, False, 2.0, "native", False)
+    torch.library.opcheck(torch.ops.fractal_ssm.ssm.default, arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({0: torch.zeros(B, 0, H)}, "L >= 1"),
+        ({0: torch.zeros(B, L, H, dtype=torch.complex64)}, "real u"),
+        ({2: torch.zeros(P, H + 1)}, r"B_bar of shape \(P, H\) = \(5, 4\), got \(5, 5\)"),
+        ({3: torch.zeros(P, H)}, "C of shape"),
+        ({1: torch.zeros(B, P)}, "Lambda_bar of shape"),
+        ({4: torch.zeros(P)}, r"x0 of shape \(3, 5\), got \(5,\)"),
+    ],
+)
+def test_shapes_that_do_not_fit(change, says):
+    with torch.no_grad():
+        arguments = [change.get(i, t) for i, t in enumerate(inputs())]
+    with pytest.raises(UsageError, match=says):
+        ssm(*arguments)
+
+
+def test_lengths_make_no_sense_in_reverse():
+    with pytest.raises(UsageError, match="without reverse"):
+        ssm(*inputs(), reverse=True, lengths=torch.ones(B, dtype=torch.int64))
