@@ -65,8 +65,7 @@ class _StepCache:
 class DiagonalSSM(SequenceLayer):
     """A linear layer over time with a diagonal complex state, many inputs and many outputs.
 
-    A subclass says where `Lambda_bar` and `gamma` come from (`_transition`), and may derive `B_tilde` from other
-    parameters (`B_tilde`). Cost per position and direction: 4 P H multiply-adds and P complex ones for the scan;
+    A subclass says how the modes go from one position to the next (`_discretise`). Cost per position and direction: 4 P H multiply-adds and P complex ones for the scan;
     memory O(B L (H + P)), never O(B L H P).
 
     The backward direction of a bidirectional layer is the same system run over the reversed sequence, with an output
@@ -113,10 +112,11 @@ class DiagonalSSM(SequenceLayer):
         return torch.view_as_complex(self.C)
 
     @abstractmethod
-    def _transition(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Lambda_bar and gamma, complex, of shape (P,), (B, 1, P) or (B, L, P).
+    def _discretise(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Lambda_bar, gamma and B_tilde: (P, H) complex.
 
-        dt_scale is a number or a 0-d tensor, or has shape (B, 1, 1) or (B, L, 1).
+        Lambda_bar and gamma have shape (P,), (B, 1, P), (1, L, P) or (B, L, P); dt_scale is a number or a 0-d tensor,
+        or has shape (B, 1, 1) or (B, L, 1).
         """
 
     def forward(
@@ -127,8 +127,8 @@ class DiagonalSSM(SequenceLayer):
         self._check_state(state, u.shape[0])
         check_lengths(lengths, u.shape[1])
         with full_precision(u.device):
-            transition = self._transition(broadcast_dt_scale(dt_scale, u))
-            y, x_last = self._run(self._as_computed(u), *transition, state, lengths)
+            modes = self._discretise(broadcast_dt_scale(dt_scale, u))
+            y, x_last = self._run(self._as_computed(u), *modes, state, lengths)
         return y.to(u.dtype), x_last
 
     def step(self, u_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,27 +151,35 @@ class DiagonalSSM(SequenceLayer):
         return torch.zeros(batch_size, self.n_modes, dtype=self.D.dtype.to_complex(), device=self.D.device)
 
     def _run(
-        self, u: Tensor, Lambda_bar: Tensor, gamma: Tensor, x0: Tensor | None, lengths: Tensor | None
+        self,
+        u: Tensor,
+        Lambda_bar: Tensor,
+        gamma: Tensor,
+        B_tilde: Tensor,
+        x0: Tensor | None,
+        lengths: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         if lengths is not None:
             # A zeroed tail leaves the backward direction at rest when it reaches the last valid position.
             u = u.masked_fill(~valid_mask(lengths, u.shape[1])[..., None], 0.0)
-        B_bar = self.B_tilde
+        gain = None
         if gamma.dim() == 1:
-            B_bar, gamma = gamma[:, None] * B_bar, None
+            B_tilde = gamma[:, None] * B_tilde
+        else:
+            gain = gamma
         y, x_last = ssm(
             u,
             Lambda_bar,
-            B_bar,
+            B_tilde,
             self.C_tilde,
             x0,
             conj_sym=self.conj_sym,
-            gamma=gamma,
+            gamma=gain,
             lengths=None if self.bidirectional else lengths,
         )
         if self.C_backward is not None:
             C = torch.view_as_complex(self.C_backward)
-            y = y + ssm(u, Lambda_bar, B_bar, C, reverse=True, conj_sym=self.conj_sym, gamma=gamma)[0]
+            y = y + ssm(u, Lambda_bar, B_tilde, C, reverse=True, conj_sym=self.conj_sym, gamma=gain)[0]
         return torch.addcmul(y, self.D, u), x_last if self.causal else None
 
     def _step_matrices(self) -> _StepMatrices:
@@ -182,8 +190,8 @@ class DiagonalSSM(SequenceLayer):
         return self._step_cache.matrices
 
     def _build_step(self) -> _StepMatrices:
-        Lambda_bar, gamma = self._transition(1.0)
-        B_bar = torch.view_as_real(gamma[:, None] * self.B_tilde).transpose(1, 2).flatten(0, 1)
+        Lambda_bar, gamma, B_tilde = self._discretise(1.0)
+        B_bar = torch.view_as_real(gamma[:, None] * B_tilde).transpose(1, 2).flatten(0, 1)
         gain = 2.0 if self.conj_sym else 1.0
         C = (self.C * self.C.new_tensor([gain, -gain])).flatten(1)
         return _StepMatrices(Lambda_bar, B_bar.t().contiguous(), C.t().contiguous())

@@ -111,8 +111,8 @@ class Fractal(DiagonalSSM):
         """(P,) complex eigenvalues as used, clipped."""
         return torch.complex(self.Lambda_re.clamp(max=_LARGEST_REAL_PART), self.Lambda_im)
 
-    def _transition(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor]:
-        return discretize(self.Lambda, dt_scale * torch.exp(self.log_dt), self.discretization)
+    def _discretise(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return *discretize(self.Lambda, dt_scale * torch.exp(self.log_dt), self.discretization), self.B_tilde
 
     def extra_repr(self) -> str:
         """Sizes and options in the module's printed form."""

@@ -70,13 +70,13 @@ class LRU(DiagonalSSM):
         modulus, phase = torch.exp(-torch.exp(self.nu_log)), torch.exp(self.theta_log)
         return torch.complex(modulus * torch.cos(phase), modulus * torch.sin(phase))
 
-    def _transition(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor]:
+    def _discretise(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if isinstance(dt_scale, Tensor) or dt_scale != 1.0:
             raise UsageError(
                 "LRU is discrete: it has no step that dt_scale could change. "
                 "Use S5 or Fractal for data of another sampling rate."
             )
-        return self.Lambda_bar, torch.exp(self.gamma_log)
+        return self.Lambda_bar, torch.exp(self.gamma_log), self.B_tilde
 
     def extra_repr(self) -> str:
         """Sizes and options in the module's printed form."""

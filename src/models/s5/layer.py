@@ -85,8 +85,8 @@ class S5(DiagonalSSM):
         real = self.Lambda_re.clamp(max=_CLIPPED_REAL_PART) if self.clip_eigs else self.Lambda_re
         return torch.complex(real, self.Lambda_im)
 
-    def _transition(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor]:
-        return discretize(self.Lambda, dt_scale * torch.exp(self.log_dt), self.discretization)
+    def _discretise(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return *discretize(self.Lambda, dt_scale * torch.exp(self.log_dt), self.discretization), self.B_tilde
 
     def extra_repr(self) -> str:
         """Sizes and options in the module's printed form."""
