@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -78,8 +79,8 @@ class _CircularConvolution(torch.autograd.Function):
         n = kernel.shape[1]
         kernel_spectrum = torch.fft.rfft(kernel)
         y, spectra = torch.empty(B, L, H, dtype=u.dtype, device=u.device), []
-        for tile in _tiles(u, n):
-            spectrum = _spectrum(u[tile], n)
+        for tile, padded in _padded_tiles(u, n):
+            spectrum = torch.fft.rfft(padded)
             y[tile] = _first(spectrum * kernel_spectrum, n, L)
             spectra.append(spectrum)
         ctx.save_for_backward(u, kernel, kernel_spectrum, *spectra)
@@ -90,7 +91,7 @@ class _CircularConvolution(torch.autograd.Function):
         u, kernel, kernel_spectrum, *spectra = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _CircularCorrelation.apply(grad, u, kernel)
-        return _correlate(grad, kernel.shape[1], kernel_spectrum, iter(spectra), *ctx.needs_input_grad)
+        return _correlate(grad, kernel.shape[1], kernel_spectrum, spectra, *ctx.needs_input_grad)
 
 
 class _CircularCorrelation(torch.autograd.Function):
@@ -100,7 +101,7 @@ class _CircularCorrelation(torch.autograd.Function):
     def forward(ctx, grad: Tensor, u: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(grad, u, kernel)
         n = kernel.shape[1]
-        spectra = (_spectrum(u[tile], n) for tile in _tiles(u, n))
+        spectra = [torch.fft.rfft(padded) for _, padded in _padded_tiles(u, n)]
         return _correlate(grad, n, torch.fft.rfft(kernel), spectra, True, True)
 
     @staticmethod
@@ -113,32 +114,41 @@ class _CircularCorrelation(torch.autograd.Function):
         return of_grad, of_u, of_kernel
 
 
-def _correlate(grad, n, kernel_spectrum, spectra, needs_u, needs_kernel):
+def _correlate(
+    grad: Tensor, n: int, kernel_spectrum: Tensor, spectra: list[Tensor], needs_u: bool, needs_kernel: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of u and of the kernel: products with conj(kernel_spectrum) and with conj(spectra), summed."""
     B, L, H = grad.shape
     grad_u = torch.empty(B, L, H, dtype=grad.dtype, device=grad.device) if needs_u else None
     total = torch.zeros_like(kernel_spectrum) if needs_kernel else None
-    conjugate = kernel_spectrum.conj().resolve_conj()
-    for tile, spectrum in zip(_tiles(grad, n), spectra, strict=True):
-        grad_spectrum = _spectrum(grad[tile], n)
-        if needs_kernel:
-            total += (spectrum.conj() * grad_spectrum).sum(0)
+    conjugate = torch.conj_physical(kernel_spectrum)
+    for (tile, padded), spectrum in zip(_padded_tiles(grad, n), spectra, strict=True):
+        grad_spectrum = torch.fft.rfft(padded)
         if needs_u:
-            grad_u[tile] = _first(grad_spectrum.mul_(conjugate), n, L)
-    return grad_u, torch.fft.irfft(total, n=n) if needs_kernel else None
+            grad_u[tile] = _first(grad_spectrum * conjugate, n, L)
+        if needs_kernel:
+            # The conjugate of what is wanted: the buffer at hand is conjugated, not the spectrum that autograd keeps.
+            grad_spectrum.conj_physical_()
+            for one, other in zip(spectrum, grad_spectrum, strict=True):
+                total.addcmul_(one, other)
+    return grad_u, torch.fft.irfft(total.conj_physical_(), n=n) if needs_kernel else None
 
 
-def _tiles(u: Tensor, n: int) -> list[slice]:
-    """Slices of the batch whose padded transforms stay in the cache on a CPU; the whole batch elsewhere."""
-    batch = u.shape[0]
-    size = batch if u.device.type != "cpu" else max(1, _CPU_TILE // (n * u.shape[2]))
-    return [slice(start, min(start + size, batch)) for start in range(0, batch, size)]
+def _padded_tiles(u: Tensor, n: int) -> Iterator[tuple[slice, Tensor]]:
+    """Tiles of the batch: the slice, and (b, H, n) holding u (b, L, H) over length, zeros after it.
 
-
-def _spectrum(u: Tensor, n: int) -> Tensor:
-    """(b, L, H) to the transform over length, (b, H, n/2 + 1)."""
-    padded = torch.zeros(u.shape[0], u.shape[2], n, dtype=u.dtype, device=u.device)
-    padded[..., : u.shape[1]] = u.transpose(1, 2)
-    return torch.fft.rfft(padded)
+    One buffer serves all tiles on a CPU, where a tile is what fits the cache; elsewhere the batch is one tile.
+    """
+    B, L, H = u.shape
+    size = B if u.device.type != "cpu" else min(B, max(1, _CPU_TILE // (n * H)))
+    buffer = torch.zeros(size, H, n, dtype=u.dtype, device=u.device)
+    for start in range(0, B, size):
+        tile = slice(start, min(start + size, B))
+        padded = buffer[: tile.stop - start]
+        for index, sample in enumerate(u[tile]):
+            # Transposing into dense memory first is three times faster than into the strided buffer.
+            padded[index, :, :L] = sample.T.contiguous()
+        yield tile, padded
 
 
 def _first(spectrum: Tensor, n: int, length: int) -> Tensor:

@@ -56,14 +56,15 @@ def vandermonde(coefficient: Tensor, w: Tensor, length: int, backend: str = "aut
     return kernel.transpose(0, 1).reshape(*coefficient.shape[:-1], length)
 
 
-def vandermonde_sum(sequence: Tensor, w: Tensor) -> Tensor:
-    """Z[..., h, n] = sum_l sequence[..., h, l] w[h, n]^l, l = 0 .. L-1.
+def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False) -> Tensor:
+    """Z[..., h, n] = sum_l sequence[..., h, l] w[h, n]^l, l = 0 .. L-1; with `newest_last`, w^(L-1-l) instead.
 
-    The last state of x_k = w x_{k-1} + u_k, started at rest, is this sum over the reversed sequence.
+    The last state of x_k = w x_{k-1} + u_k, started at rest, is the second form of u.
 
     Args:
-        sequence: (..., H, L) real, L >= 1.
+        sequence: (..., H, L) real, L >= 1; any strides.
         w: (H, N) complex.
+        newest_last: count the powers from the end.
     Returns:
         (..., H, N) complex of the sequence's precision.
     Raises:
@@ -75,7 +76,18 @@ def vandermonde_sum(sequence: Tensor, w: Tensor) -> Tensor:
             f"and {tuple(w.shape)}."
         )
     rows = sequence.reshape(-1, *sequence.shape[-2:]).transpose(0, 1)
-    return _VandermondeSum.apply(rows, w).transpose(0, 1).reshape(*sequence.shape[:-1], w.shape[-1])
+    sums = _VandermondeSum.apply(rows, w, newest_last)
+    return sums.transpose(0, 1).reshape(*sequence.shape[:-1], w.shape[-1])
+
+
+def in_blocks(sequence: Tensor, M: int, Q: int) -> Tensor:
+    """(H, R, L) of any strides to (H, R * Q, M): L padded with zeros *in front* to Q M, then cut into Q blocks."""
+    H, R, L = sequence.shape
+    blocks = torch.zeros(H, R, Q * M, dtype=sequence.dtype, device=sequence.device)
+    for row in range(R):
+        # Transposing into dense memory first is faster than into the strided rows.
+        blocks[:, row, Q * M - L :] = sequence[:, row].contiguous()
+    return blocks.view(H, R * Q, M)
 
 
 class _Vandermonde(torch.autograd.Function):
@@ -84,8 +96,8 @@ class _Vandermonde(torch.autograd.Function):
     @staticmethod
     def forward(ctx, coefficient: Tensor, w: Tensor, length: int) -> Tensor:
         ctx.save_for_backward(coefficient, w)
-        inner, outer = _tables(w, length, coefficient.dtype)
         H, R, N = coefficient.shape
+        inner, outer = _tables(w, length, R, coefficient.dtype)
         # Re(a b) is the real inner product of conj(a) and b.
         left = coefficient.conj()[:, :, None] * outer.conj()[:, None]
         kernel = torch.bmm(_as_real(left.reshape(H, -1, N)), _as_real(inner).transpose(1, 2))
@@ -96,7 +108,7 @@ class _Vandermonde(torch.autograd.Function):
         coefficient, w = ctx.saved_tensors
         R = coefficient.shape[1]
         needs_w = ctx.needs_input_grad[1]
-        sums = _VandermondeSum.apply(torch.cat((grad, _shifted(grad)), dim=1) if needs_w else grad, w)
+        sums = _VandermondeSum.apply(torch.cat((grad, _shifted(grad)), dim=1) if needs_w else grad, w, False)
         grad_w = (2 * (coefficient * sums[:, R:]).sum(1).conj()).to(w.dtype) if needs_w else None
         return 2 * sums[:, :R].conj(), grad_w, None
 
@@ -105,12 +117,16 @@ class _VandermondeSum(torch.autograd.Function):
     """rows of sequences (H, R, L) and w (H, N) to (H, R, N)."""
 
     @staticmethod
-    def forward(ctx, sequence: Tensor, w: Tensor) -> Tensor:
+    def forward(ctx, sequence: Tensor, w: Tensor, newest_last: bool) -> Tensor:
         ctx.save_for_backward(sequence, w)
+        ctx.newest_last = newest_last
         H, R, L = sequence.shape
-        inner, outer = _tables(w, L, torch.promote_types(sequence.dtype, torch.complex32))
+        inner, outer = _tables(w, L, R, sequence.dtype.to_complex())
         Q, M = outer.shape[1], inner.shape[1]
-        blocks = F.pad(sequence, (0, Q * M - L)).reshape(H, R * Q, M)
+        if newest_last:
+            blocks, inner, outer = in_blocks(sequence, M, Q), inner.flip(1), outer.flip(1)
+        else:
+            blocks = F.pad(sequence, (0, Q * M - L)).reshape(H, R * Q, M)
         partial = torch.bmm(blocks, _as_real(inner)).view(H, R, Q, -1, 2)
         return (torch.view_as_complex(partial) * outer[:, None]).sum(2)
 
@@ -120,15 +136,20 @@ class _VandermondeSum(torch.autograd.Function):
         grad_sequence = grad_w = None
         if ctx.needs_input_grad[0]:
             grad_sequence = 0.5 * _Vandermonde.apply(grad.conj(), w, sequence.shape[-1])
+            grad_sequence = grad_sequence.flip(-1) if ctx.newest_last else grad_sequence
         if ctx.needs_input_grad[1]:
-            slope = _VandermondeSum.apply(_shifted(sequence), w)
+            oldest_last = sequence.flip(-1) if ctx.newest_last else sequence
+            slope = _VandermondeSum.apply(_shifted(oldest_last), w, False)
             grad_w = (grad * slope.conj()).sum(1).to(w.dtype)
-        return grad_sequence, grad_w
+        return grad_sequence, grad_w, None
 
 
-def _tables(w: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """w^j for j < M as (H, M, N), and w^(M q) for q < Q as (H, Q, N), with Q M >= length."""
-    M = 1 << math.ceil(math.log2(length) / 2)
+def _tables(w: Tensor, length: int, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """w^j for j < M as (H, M, N), and w^(M q) for q < Q as (H, Q, N), with Q M >= length.
+
+    The work besides the product is N (M + rows Q) per feature, least for M about sqrt(rows L).
+    """
+    M = min(1 << math.ceil(math.log2(length * rows) / 2), 1 << math.ceil(math.log2(length)))
     inner, w_M = _powers(w, M, dtype)
     outer, _ = _powers(w_M, -(-length // M), dtype)
     return inner, outer

@@ -40,12 +40,14 @@ def test_kernel_and_gradients(length):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("newest_last", [False, True])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_sum_and_gradients(length):
+def test_sum_and_gradients(length, newest_last):
     _, w = modes(3, 5, smallest=0.9)
     sequence = torch.randn(2, 3, length, dtype=torch.float64, requires_grad=True)
-    fast = vandermonde_sum(sequence, w)
-    slow = (sequence[..., None, :] * w[..., None] ** torch.arange(length)).sum(-1)
+    fast = vandermonde_sum(sequence, w, newest_last)
+    ordered = sequence.flip(-1) if newest_last else sequence
+    slow = (ordered[..., None, :] * w[..., None] ** torch.arange(length)).sum(-1)
     torch.testing.assert_close(fast, slow, rtol=1e-11, atol=1e-11)
     weight = torch.randn_like(slow)
     for ours, theirs in zip(
@@ -97,7 +99,7 @@ def test_strong_decay_leaves_no_denormal_tables():
     from fractal_ssm.ops.vandermonde import _tables
 
     w = torch.full((1, 1), 0.9 + 0j, dtype=torch.complex128)
-    for table in _tables(w, 4096, torch.complex64):
+    for table in _tables(w, 4096, 1, torch.complex64):
         parts = torch.view_as_real(table).abs()
         assert not ((parts > 0) & (parts < 1e-19)).any()
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ...ops.cauchy import dplr_response
+from ...ops.vandermonde import in_blocks
 from ..siso import System
 
 
@@ -79,18 +80,17 @@ class LowRankSystem(System):
             columns = torch.where(remaining >> bit & 1 == 1, self._power(bit) @ columns, columns)
         return _to_complex(columns.permute(2, 0, 1)).to(self.dtype)
 
-    def gather(self, sequence: Tensor) -> Tensor:
-        """sum_l A_bar^l B_bar s_l, for a sequence (B, H, L)."""
-        batch, features, length = sequence.shape
+    def gather(self, u: Tensor) -> Tensor:
+        """sum_k A_bar^(L-1-k) B_bar u_k."""
+        batch, length, features = u.shape
         inner, outer = _split(length)
         M, Q = 1 << inner, 1 << outer
-        columns = self._columns(self._B_bar[..., None], inner).squeeze(2).to(sequence.dtype)
-        blocks = torch.nn.functional.pad(sequence, (0, M * Q - length)).transpose(0, 1).reshape(features, -1, M)
-        partial = torch.bmm(blocks, columns.mT).view(features, batch, Q, -1)
+        columns = self._columns(self._B_bar[..., None], inner).squeeze(2).flip(2).to(u.dtype)
+        states = torch.bmm(in_blocks(u.permute(2, 0, 1), M, Q), columns.mT).view(features, batch, Q, -1)
         for level in range(outer):
-            power = self._power(inner + level).mT.to(partial.dtype)[:, None]
-            partial = partial[:, :, 0::2] + partial[:, :, 1::2] @ power
-        return _to_complex(partial[:, :, 0].transpose(0, 1))
+            power = self._power(inner + level).mT.to(u.dtype)[:, None]
+            states = states[:, :, 0::2] @ power + states[:, :, 1::2]
+        return _to_complex(states[:, :, 0].transpose(0, 1))
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """One position, by the low-rank form: O(rank P) per feature."""

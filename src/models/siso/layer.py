@@ -111,14 +111,11 @@ class SISOLayer(SequenceLayer):
 
     def _last_state(self, u: Tensor, x0: Tensor | None, lengths: Tensor | None, system: System) -> Tensor:
         length = u.shape[1]
-        if lengths is None:
-            newest_first = u.flip(1)
-        else:
-            age = torch.arange(length, device=u.device)
-            position = lengths[:, None] - 1 - age
-            newest_first = u.gather(1, position.clamp(min=0)[..., None].expand_as(u))
-            newest_first = newest_first.masked_fill((position < 0)[..., None], 0.0)
-        x = system.gather(newest_first.transpose(1, 2))
+        if lengths is not None:
+            # Every sample is moved so that its own last position comes last, behind zeros.
+            source = torch.arange(length, device=u.device) - (length - lengths[:, None])
+            u = u.gather(1, source.clamp(min=0)[..., None].expand_as(u)).masked_fill((source < 0)[..., None], 0.0)
+        x = system.gather(u)
         return x if x0 is None else x + system.advance(x0, length if lengths is None else lengths)
 
     def _forward_by_scale(

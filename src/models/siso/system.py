@@ -31,8 +31,8 @@ class System(ABC):
         """A_bar^steps x, with a number of steps of its own per sample where `steps` is (B,)."""
 
     @abstractmethod
-    def gather(self, sequence: Tensor) -> Tensor:
-        """sum_l A_bar^l B_bar s_l of a sequence (B, H, L): the state that its reverse leaves behind."""
+    def gather(self, u: Tensor) -> Tensor:
+        """sum_k A_bar^(L-1-k) B_bar u_k, the state that u (B, L, H) leaves behind a system at rest."""
 
     @abstractmethod
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,9 +74,9 @@ class DiagonalSystem(System):
             power = power * power
         return factor.to(x.dtype) * x
 
-    def gather(self, sequence: Tensor) -> Tensor:
-        """B_bar sum_l Lambda_bar^l s_l."""
-        return self.B_bar.to(self.C.dtype) * vandermonde_sum(sequence, self.Lambda_bar)
+    def gather(self, u: Tensor) -> Tensor:
+        """B_bar sum_k Lambda_bar^(L-1-k) u_k."""
+        return self.B_bar.to(self.C.dtype) * vandermonde_sum(u.transpose(1, 2), self.Lambda_bar, newest_last=True)
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """One position."""
