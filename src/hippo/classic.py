@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numbers
 from functools import partial
 
 import numpy as np
 from scipy.linalg import expm
 from scipy.special import roots_laguerre
 
+from ..errors import UsageError
 from ..registry import register_measure
 from . import jacobi
 from .measure import Array, NormalForm, Operator, check_order, check_positive
@@ -139,11 +141,13 @@ def random_orthonormal(N: int, *, seed: int = 0) -> Operator:
     Returns:
         Operator of kind "exponential".
     Raises:
-        UsageError: N outside its range.
+        UsageError: N or seed outside its range.
     Source: this project.
     """
     N = check_order(N)
-    generator = np.random.default_rng(seed)
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
+        raise UsageError(f"The seed of the random measure must be a whole number >= 0, got {seed!r}.")
+    generator = np.random.default_rng(int(seed))
     b = generator.standard_normal(N)
     b *= np.sqrt(N) / np.linalg.norm(b)
     upper = np.triu(generator.standard_normal((N, N)), 1) * (np.pi * np.sqrt(N) / 4.0)
@@ -154,7 +158,7 @@ def random_orthonormal(N: int, *, seed: int = 0) -> Operator:
         "random",
         A,
         b,
-        {"seed": seed},
+        {"seed": int(seed)},
         "exponential",
         basis=partial(_impulse_response, A, b),
         density=_constant,

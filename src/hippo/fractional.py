@@ -25,14 +25,16 @@ def fractional(N: int, *, alpha: float = 0.5) -> Operator:
 
     A_nk = h_n h_k beta_k / beta_n (n > k), A_nn = n + 1, A_nk = 0 (n < k);  B_n = h_n beta_n / sqrt(1 - alpha).
     For alpha > 0 this pair does *not* compute the projection that the measure defines: differentiating the
-    projection leaves alpha integral (u(ts) - u(t)) s g_n / (1 - s) w ds, which the paper drops. A constant input is
-    reproduced with an error of 58 % at alpha = 0.5, whatever N. `fractional-tau` is the operator that does.
+    projection leaves alpha integral (u(ts) - u(t)) s g_n / (1 - s) w ds, which the paper drops. The state of a
+    constant input is off by alpha / sqrt(1 - alpha^2), 58 % at alpha = 0.5, and a larger N does not help.
+    `fractional-tau` is the operator that computes the projection.
 
     Args:
         N: order, 1 .. 1024.
         alpha: singularity index in [0, 1), no unit; 0 is HiPPO-LegS, larger stresses the present.
     Returns:
-        Operator of kind "scaled"; eigenvalues 1 .. N for every alpha, eigenvectors in closed form.
+        Operator of kind "scaled"; eigenvalues 1 .. N for every alpha, eigenvectors in closed form. In
+        eigen-coordinates alpha is therefore nothing but a scale of each mode, which C can absorb.
     Raises:
         UsageError: N or alpha outside its range.
     Source: arXiv 2605.08833, theorem 3.4; the closed form of A is this project's.
