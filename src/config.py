@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -152,7 +152,15 @@ def _run_name(experiment: str | None, layer: str, dataset: str) -> str:
 
 def _run_folder(resume: str | None, default: str) -> str:
     """A resumed run goes on in the folder that its checkpoint lies in (`<run>/checkpoints/last.ckpt`)."""
-    return default if resume is None else str(Path(resume).absolute().parent.parent)
+    if resume is None:
+        return default
+    checkpoint = Path(resume).absolute()
+    if not checkpoint.is_file() or checkpoint.parent.name != "checkpoints":
+        raise UsageError(
+            f"resume takes a checkpoint in a run folder, <run folder>/checkpoints/last.ckpt; "
+            f"{resume} is not one{'' if checkpoint.is_file() else ' (no such file)'}."
+        )
+    return str(checkpoint.parent.parent)
 
 
 def typed(cfg: DictConfig) -> Config:
@@ -164,8 +172,19 @@ def typed(cfg: DictConfig) -> Config:
     config = OmegaConf.to_object(cfg)
     if not isinstance(config, Config):
         raise UsageError(f"The configuration is a {type(config).__name__}, not built on the typed root `schema`.")
+    _refuse_additions(cfg, config)
     validate(config)
     return config
+
+
+def _refuse_additions(cfg: DictConfig, part: Any, prefix: str = "") -> None:
+    """Refuse keys that `+key=value` forced into a typed node, where nothing reads them."""
+    known = [entry.name for entry in fields(part)]
+    for key in cfg:
+        if key not in known:
+            raise UsageError(f"Unknown key '{prefix}{key}'. Known: {', '.join(known)}.{did_you_mean(str(key), known)}")
+        if is_dataclass(getattr(part, key)):
+            _refuse_additions(cfg[key], getattr(part, key), f"{prefix}{key}.")
 
 
 def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> Config:

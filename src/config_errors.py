@@ -2,71 +2,71 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from importlib import resources
 
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import MissingConfigException
-from omegaconf.errors import ConfigKeyError
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
-from .errors import did_you_mean
+from .errors import UsageError, did_you_mean
 
 _GROUPS = ("model", "dataset", "optimizer", "scheduler", "trainer", "experiment", "budget")
+# Lines that OmegaConf appends for programs rather than people.
+_TAIL = ("full_key:", "object_type=", "reference_type=")
 
 
-def explain(error: Exception) -> str:
+def explain(error: BaseException) -> str:
     """One message for an error of composing, with the nearest valid name where a name was wrong."""
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        return _missing_option(error)
     chain = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
     for link in chain:
-        if isinstance(link, ConfigKeyError) and link.parent_node is not None and link.full_key:
-            return _unknown_key(link, error)
-    return "\n".join(dict.fromkeys(_first_lines(link) for link in chain))
+        if isinstance(link, UsageError):
+            return str(link)
+        if isinstance(link, MissingConfigException) and link.missing_cfg_file:
+            return _missing_option(link)
+        if isinstance(link, (ConfigKeyError, ConfigAttributeError)) and link.full_key and link.parent_node is not None:
+            return _unknown_key(link, str(error))
+    return "\n".join(dict.fromkeys(_without_tail(link) for link in chain))
 
 
-def _unknown_key(key_error: ConfigKeyError, error: Exception) -> str:
+def _unknown_key(key_error: ConfigKeyError | ConfigAttributeError, context: str) -> str:
     full_key = str(key_error.full_key)
-    known = [str(key) for key in key_error.parent_node]
     parent, _, key = full_key.rpartition(".")
-    if not parent:
-        known += _GROUPS
+    known = {str(name) for name in key_error.parent_node} - {"hydra"} | set(() if parent else _GROUPS)
+    # Hydra begins with the file when the key stands in one: In 'experiment/x': ...
+    where = f"{context.split(':')[0]}: unknown" if context.startswith("In '") else "Unknown"
     place = f"'{parent}'" if parent else "the configuration"
-    where = str(error).splitlines()[0] if str(error).startswith("In '") else f"Unknown key '{full_key}'"
-    where = where.split(":")[0] + f": unknown key '{full_key}'" if where.startswith("In '") else where
-    return f"{where}. Keys of {place}: {', '.join(sorted(set(known)))}.{did_you_mean(key, known)}"
+    return f"{where} key '{full_key}'. Keys of {place}: {', '.join(sorted(known))}.{did_you_mean(key, known)}"
 
 
 def _missing_option(error: MissingConfigException) -> str:
-    path = PurePosixPath(str(error.missing_cfg_file))
-    group, option = _split_group(path)
-    if not GlobalHydra.instance().is_initialized():
-        return _first_lines(error)
-    loader = GlobalHydra.instance().config_loader()
-    options = _all_options(loader, group)
-    if not options:
+    group, _, option = str(error.missing_cfg_file).partition("/")
+    known = {str(name) for name in error.options or ()} | set(packaged_options(group))
+    if not known:
         return f"Unknown group '{group}'. Groups: {', '.join(_GROUPS)}.{did_you_mean(group, _GROUPS)}"
-    return f"Unknown {group} '{option}'. Known: {', '.join(options)}.{did_you_mean(option, options)}"
+    return (
+        f"Unknown {group} '{option}'. Known: {', '.join(sorted(known))}.{did_you_mean(option, known)} "
+        f"Files of your own are found with --config-dir FOLDER, as FOLDER/{group}/{option}.yaml."
+    )
 
 
-def _split_group(path: PurePosixPath) -> tuple[str, str]:
-    first, *rest = path.parts
-    return first, "/".join(rest)
+def packaged_options(group: str) -> list[str]:
+    """Options of a group that this package brings, folders included: "lra/fractal-listops"."""
+
+    def walk(folder, prefix: str) -> list[str]:
+        found = []
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+            if entry.is_dir():
+                found += walk(entry, f"{prefix}{entry.name}/")
+            elif entry.name.endswith(".yaml"):
+                found.append(prefix + entry.name.removesuffix(".yaml"))
+        return found
+
+    folder = resources.files("fractal_ssm.configs") / group
+    return walk(folder, "") if folder.is_dir() else []
 
 
-def _all_options(loader, group: str, prefix: str = "") -> list[str]:
-    """Options of a group and of its folders, `lra/fractal-listops` included."""
-    from hydra.core.object_type import ObjectType
-
-    options = [prefix + name for name in loader.get_group_options(group, results_filter=ObjectType.CONFIG)]
-    for folder in loader.get_group_options(group, results_filter=ObjectType.GROUP):
-        options += _all_options(loader, f"{group}/{folder}", f"{prefix}{folder}/")
-    return sorted(set(options))
-
-
-def _first_lines(error: BaseException) -> str:
-    """The message without hydra's machine-readable tail."""
-    lines = str(error).splitlines()
-    keep = [line for line in lines if line.strip() and not line.strip().startswith(("full_key:", "object_type=", "reference_type="))]
-    return "\n".join(keep)
+def _without_tail(error: BaseException) -> str:
+    # A mistake found while a run folder is named arrives as the failure of an interpolation.
+    lines = str(error).removeprefix("UsageError raised while resolving interpolation: ").splitlines()
+    return "\n".join(line for line in lines if line.strip() and not line.strip().startswith(_TAIL))

@@ -11,7 +11,6 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,9 +68,8 @@ def _job(cfg: DictConfig) -> float:
         config.data_dir = to_absolute_path(config.data_dir)
         choices = {key: value for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
         facts = run(config, Path(hydra_config.runtime.output_dir), choices)
-    except UsageError as error:
-        _leave(f"Error: {error}", 2)
-    except OmegaConfBaseException as error:
+    except (UsageError, OmegaConfBaseException) as error:
+        _remove_if_empty(Path(hydra_config.runtime.output_dir))
         _leave(f"Error: {explain(error)}", 2)
     except NotFinite as error:
         _leave(f"Stopped: {error}", 1)
@@ -93,7 +91,9 @@ def run(config: Config, run_dir: Path, choices: Mapping[str, Any] | None = None)
         KeyboardInterrupt: Ctrl-C; the record says "interrupted" and last.ckpt can be resumed.
     """
     from .training.session import Session
+    from .training.trainer import check_devices
 
+    check_devices(config)
     session = Session(config, run_dir)
     data = build_data(config)
     check_model(config, data)
@@ -187,7 +187,15 @@ def _quieten_lightning() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
     warnings.filterwarnings("ignore", ".*exists and is not empty.*")
+    # Our batches do go on where the checkpoint was taken (Loaders.train_dataloader).
+    warnings.filterwarnings("ignore", ".*checkpoint that ended before the epoch ended.*")
     warnings.filterwarnings("ignore", ".*isinstance\\(treespec, LeafSpec\\).*", FutureWarning)
+
+
+def _remove_if_empty(run_dir: Path) -> None:
+    """Take back the folder that hydra made for a run that never began."""
+    if not any(run_dir.iterdir()):
+        run_dir.rmdir()
 
 
 def _leave(message: str, status: int) -> None:

@@ -90,20 +90,19 @@ class Curves(Callback):
         )
 
 
-class Checkpoints(ModelCheckpoint):
-    """`best.ckpt`, the first of the highest validation accuracy, and `last.ckpt`, written after each validation.
+class Checkpoint(ModelCheckpoint):
+    """One file, `<name>.ckpt`, rewritten after a validation: always, or when `monitor` is higher than ever before.
 
-    A run that is resumed in a folder that was moved keeps its best accuracy and finds its best checkpoint there.
+    A run that is resumed in a folder that was moved keeps its best value and finds its files there.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, name: str, monitor: str | None):
         super().__init__(
             dirpath=folder,
-            filename="best",
-            monitor="val/accuracy",
+            filename=name,
+            monitor=monitor,
             mode="max",
             save_top_k=1,
-            save_last=True,
             save_on_train_epoch_end=False,
             enable_version_counter=False,
         )

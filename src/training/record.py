@@ -97,6 +97,16 @@ class Metrics:
         figure.savefig(path, dpi=120)
 
 
+def earlier_parts(folder: Path) -> list[dict[str, Any]]:
+    """What the record of a run that is resumed keeps of the parts before: when, with what, how they ended."""
+    path = folder / "record.json"
+    if not path.exists():
+        return []
+    before = json.loads(path.read_text())
+    kept = ("status", "started", "command", "commit", "versions", "device", "fit_seconds", "steps", "error")
+    return [*before.get("earlier", []), {key: before[key] for key in kept if key in before}]
+
+
 def environment() -> dict[str, Any]:
     """Versions, platform, commit and command line."""
     return {

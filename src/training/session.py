@@ -16,10 +16,10 @@ from torch import nn
 
 from ..config import Config
 from ..errors import UsageError
-from .callbacks import ChanceHint, Checkpoints, Curves, ProgressBar, TimeLimit
+from .callbacks import ChanceHint, Checkpoint, Curves, ProgressBar, TimeLimit
 from .data import Loaders
 from .module import Classifier
-from .record import Metrics, Record, device_name, environment, peak_memory, write_text
+from .record import Metrics, Record, device_name, earlier_parts, environment, peak_memory, write_text
 from .resume import check_same_run, load_checkpoint
 from .seeding import seed_all
 from .table import group_table, result_table
@@ -58,9 +58,11 @@ class Session:
             )
         if self._first:
             self.run_dir.mkdir(parents=True, exist_ok=True)
-            write_text(self.run_dir / "config.yaml", config_yaml)
+            if self._checkpoint is None:
+                write_text(self.run_dir / "config.yaml", config_yaml)
             self._print(config_yaml)
             self._print(f"Run folder: {self._shown}\n")
+        earlier = [] if self._checkpoint is None else earlier_parts(self.run_dir)
         self._record.update(
             status="running",
             started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -69,6 +71,7 @@ class Session:
             seed=self.config.seed,
             choices=dict(choices),
             resumed_from=self.config.resume,
+            earlier=earlier,
             **environment(),
         )
 
@@ -96,8 +99,15 @@ class Session:
         self._metrics = Metrics(self.run_dir / "metrics.csv", self._first)
         self._loaders = Loaders(data, training, config.seed)
         self._curves = Curves(self._metrics, self._console, config.trainer.log_every_n_steps)
-        self._checkpoints = Checkpoints(self.run_dir / "checkpoints")
-        callbacks = [self._curves, ChanceHint(training.stuck_steps, data.n_classes, self._console), self._checkpoints]
+        folder = self.run_dir / "checkpoints"
+        self._best = Checkpoint(folder, "best", monitor="val/accuracy")
+        callbacks = [
+            self._curves,
+            ChanceHint(training.stuck_steps, data.n_classes, self._console),
+            self._best,
+            # After the other, so that what is resumed knows of the best.
+            Checkpoint(folder, "last", monitor=None),
+        ]
         if training.max_minutes is not None:
             callbacks.append(TimeLimit(training.max_minutes, self._console))
         if config.trainer.progress_bar:
@@ -150,7 +160,7 @@ class Session:
 
     def test(self) -> None:
         """Score the selected checkpoint on training samples, the validation and the test split."""
-        best = self._checkpoints.best_model_path
+        best = self._best.best_model_path
         if not best:
             raise UsageError("No validation was run, so there is no checkpoint to test. Train for at least one epoch.")
         self._trainer.test(self._module, datamodule=self._loaders, ckpt_path=best, weights_only=True, verbose=False)

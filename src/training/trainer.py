@@ -14,20 +14,10 @@ from ..errors import UsageError
 
 
 def make_trainer(config: Config, run_dir: Path, callbacks: Sequence[Callback]) -> Trainer:
-    """A Trainer that logs, shards and checks nothing by itself; our loaders, callbacks and tests do.
-
-    Raises:
-        UsageError: a GPU is asked for where there is none, or more devices than there are.
-    """
+    """A Trainer that logs, shards and checks nothing by itself; our loaders, callbacks and tests do."""
     trainer, training = config.trainer, config.training
-    accelerator = trainer.accelerator
-    if accelerator == "auto":
-        # Not lightning's "auto": on a Mac it would take MPS, which lacks float64 and much of complex64.
-        accelerator = "gpu" if torch.cuda.is_available() else "cpu"
-    if accelerator == "gpu":
-        _check_gpus(trainer.devices)
     return Trainer(
-        accelerator=accelerator,
+        accelerator=_accelerator(config),
         devices=trainer.devices,
         num_nodes=trainer.num_nodes,
         strategy=trainer.strategy,
@@ -60,9 +50,29 @@ def step_counts(config: Config, batches_per_epoch: int) -> tuple[int, int]:
     return min(end for end in ends if end is not None), per_epoch
 
 
-def _check_gpus(devices: int | str) -> None:
+def check_devices(config: Config) -> None:
+    """Refuse devices that this machine does not have.
+
+    Raises:
+        UsageError: a GPU is asked for where there is none, or more than there are, or something that is no number.
+    """
+    devices = config.trainer.devices
+    if isinstance(devices, str) and devices != "auto":
+        raise UsageError(f"trainer.devices is a number or auto, got {devices!r}.")
+    if _accelerator(config) == "cpu":
+        return
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found == 0:
-        raise UsageError("A GPU was asked for, but torch finds none here. Use trainer=cpu, or check the driver and torch build.")
+        raise UsageError(
+            "A GPU was asked for, but torch finds none here. Use trainer=cpu (for several processes: trainer=ddp "
+            "trainer.accelerator=cpu trainer.devices=2), or check the driver and the build of torch."
+        )
     if isinstance(devices, int) and devices > found:
         raise UsageError(f"trainer.devices={devices}, but this machine has {found} GPU(s).")
+
+
+def _accelerator(config: Config) -> str:
+    if config.trainer.accelerator != "auto":
+        return config.trainer.accelerator
+    # Not lightning's "auto": on a Mac it would take MPS, which lacks float64 and much of complex64.
+    return "gpu" if torch.cuda.is_available() else "cpu"
