@@ -95,10 +95,10 @@ class Aan(CachedData):
         return dict(zip(SPLITS, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
 
     def _convention(self) -> str:
-        return "release files" if self.source != "stand-in" else "drawn apart"
+        return "drawn apart" if self.cache.parameters["source"] == "stand-in" else "release files"
 
     def _is_benchmark(self) -> bool:
-        return self.source != "stand-in" and not any(self.wanted.values())
+        return self.cache.parameters["source"] == "release" and not any(self.wanted.values())
 
     def _write_release(self, target: Path, folder: Path) -> dict[str, Any]:
         counts = {}

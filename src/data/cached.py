@@ -39,6 +39,16 @@ class CachedData(SequenceData):
         self.data_dir, self.source = Path(data_dir), source
         self._cache: Cache | None = None
 
+    def attach(self, cache: Cache) -> None:
+        """Take an opened cache, of these or other parameters, as the data."""
+        self._cache = cache
+        self._loaded(cache)
+
+    @classmethod
+    def found(cls, data_dir: Path) -> list[tuple[str, Path]]:
+        """What of the user's is under data_dir, as (source, path), the one that is read first."""
+        return [("release", path) for path in cls.expected.find_all(data_dir)]
+
     @property
     def cache(self) -> Cache:
         """The opened cache.
@@ -53,8 +63,7 @@ class CachedData(SequenceData):
     def prepare(self) -> None:
         """Open the cache, or build it from the files or by the generator; see the base class."""
         if self._cache is None:
-            self._cache = self._load()
-            self._loaded(self._cache)
+            self.attach(self._load())
 
     def indices(self, name: str) -> np.ndarray:
         """Indices into the cache of the samples of a split, in order.

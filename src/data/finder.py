@@ -44,10 +44,10 @@ class Expected:
     def find_all(self, data_dir: Path) -> list[Path]:
         """Every folder that fits, best first; a renamed folder directly under data_dir or an archive root is last."""
         roots = [Path(data_dir) / root for root in _ROOTS]
-        found = [root / folder for root in roots for folder in (*self.folders, "") if self._fits(root / folder)]
+        found = [root / folder for root in roots for folder in (*self.folders, "") if self.fits(root / folder)]
         for root in roots:
             if root.is_dir():
-                found += [path for path in sorted(root.iterdir()) if path.is_dir() and self._fits(path)]
+                found += [path for path in sorted(root.iterdir()) if path.is_dir() and self.fits(path)]
         return list(dict.fromkeys(path.resolve() for path in found))
 
     def find(self, data_dir: Path) -> Path | None:
@@ -73,7 +73,8 @@ class Expected:
         lines.append(self.instead)
         return "\n".join(lines)
 
-    def _fits(self, folder: Path) -> bool:
+    def fits(self, folder: Path) -> bool:
+        """Whether a folder holds all the files."""
         return all((folder / name).exists() for name in self.files)
 
     def _incomplete(self, data_dir: Path) -> list[tuple[Path, list[str]]]:

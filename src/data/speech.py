@@ -106,10 +106,10 @@ class SpeechCommands(CachedData):
         return dict(zip(SPLITS, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
 
     def _convention(self) -> str:
-        return "release lists" if self.source != "stand-in" else "drawn apart"
+        return "drawn apart" if self.cache.parameters["source"] == "stand-in" else "release lists"
 
     def _is_benchmark(self) -> bool:
-        return self.source != "stand-in" and not any(self.wanted.values())
+        return self.cache.parameters["source"] == "release" and not any(self.wanted.values())
 
     def _write_release(self, target: Path, folder: Path, clips: dict[str, list[str]]) -> dict[str, Any]:
         names = [name for split in SPLITS for name in clips[split]]

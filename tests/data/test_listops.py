@@ -95,7 +95,7 @@ def test_other_seeds_give_other_trees():
         ({"max_depth": 1, "min_length": 2}, "longest ListOps tree .* has 1 tokens"),
         ({"max_depth": 2, "max_args": 3, "min_length": 500}, "has 5 tokens"),
         ({"max_depth": 1, "min_length": 1}, "Only about 10 distinct"),
-        ({"max_depth": 5, "max_args": 10, "min_length": 1999, "max_length": 1999}, "Fewer than 1 in 20,000"),
+        ({"max_depth": 5, "max_args": 10, "min_length": 1999, "max_length": 1999}, "Fewer than 1 in 5,000"),
         ({"min_length": 10, "max_length": 9}, "min_length <= max_length"),
         ({"max_args": 1}, "max_args >= 2"),
         ({"seed": -1}, "seed >= 0"),

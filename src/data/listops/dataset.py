@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,29 @@ EXPECTED = Expected(
     origin="They are part of the Long Range Arena release.",
     instead="Without them leave dataset.source=auto: the trees are then drawn by the benchmark's own recipe.",
 )
-_RECIPE = {"max_depth": 10, "max_args": 10, "min_length": 501, "max_length": 1999, "seed": 0}
+RECIPE = {"max_depth": 10, "max_args": 10, "min_length": 501, "max_length": 1999, "seed": 0}
+
+
+def draw(
+    n_samples: Mapping[str, int], recipe: Mapping[str, int], workers: int | None = None
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Trees (symbol codes, value) of the three splits, train first.
+
+    Args:
+        n_samples: split -> number of trees.
+        recipe: max_depth, max_args, min_length, max_length and seed of `generator.generate`.
+        workers: threads; no effect on the trees.
+    """
+    # Imported here: the compiler is not needed for data that are cached.
+    from .generator import generate
+
+    n_train, n = n_samples["train"], sum(n_samples.values())
+    with progress("Drawing ListOps trees", n, "trees") as advance:
+        trees = generate(n, **recipe, workers=workers, advance=advance)
+    ends = np.cumsum(trees.lengths)
+    # Validation and test trees are the first drawn, so that they stay the same when n_train changes.
+    for index in np.roll(np.arange(n), n_train):
+        yield trees.symbols[ends[index] - trees.lengths[index] : ends[index]], trees.values[index]
 
 
 @register_dataset("listops")
@@ -61,11 +83,11 @@ class ListOps(CachedData):
         n_val: int = 2_000,
         n_test: int = 2_000,
         l_max: int = 2048,
-        max_depth: int = _RECIPE["max_depth"],
-        max_args: int = _RECIPE["max_args"],
-        min_length: int = _RECIPE["min_length"],
-        max_length: int = _RECIPE["max_length"],
-        seed: int = _RECIPE["seed"],
+        max_depth: int = RECIPE["max_depth"],
+        max_args: int = RECIPE["max_args"],
+        min_length: int = RECIPE["min_length"],
+        max_length: int = RECIPE["max_length"],
+        seed: int = RECIPE["seed"],
     ):
         super().__init__(data_dir, source)
         self.n_samples = {"train": n_train, "val": n_val, "test": n_test}
@@ -81,7 +103,7 @@ class ListOps(CachedData):
         if l_max < 2:
             raise UsageError(f"listops needs l_max >= 2 (a token and <eos>), got {l_max}.")
         # A seed of one's own still draws the benchmark's task.
-        self._changed = [key for key, value in self.recipe.items() if value != _RECIPE[key]]
+        self._changed = [key for key, value in self.recipe.items() if value != RECIPE[key]]
         if source == "release" and self._changed:
             raise UsageError(
                 f"dataset.{self._changed[0]} belongs to generated trees and has no effect on dataset.source=release. "
@@ -108,11 +130,11 @@ class ListOps(CachedData):
             stamps = [source_stamp(folder / name) for name in FILES.values()]
             parameters, trees = {"source": "release", "files": stamps, **common}, self._read(folder)
         else:
-            parameters, trees = {"source": "generated", "recipe": self.recipe, **common}, self._draw()
+            parameters, trees = {"source": "generated", "recipe": self.recipe, **common}, draw(self.n_samples, self.recipe)
         return self._store(parameters, lambda target: self._write(target, trees, folder))
 
     def _members(self) -> dict[str, np.ndarray]:
-        ends = np.cumsum(list(self.n_samples.values()))
+        ends = np.cumsum([self.cache.parameters["counts"][split] for split in SPLITS])
         return dict(zip(SPLITS, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
 
     def _convention(self) -> str:
@@ -136,18 +158,6 @@ class ListOps(CachedData):
                         f"{folder / file} holds {rows:,} trees, {self.n_samples[split]:,} were asked for. If the file "
                         f"is whole, set dataset.n_{split}={rows}; if not, copy or download it again."
                     )
-
-    def _draw(self) -> Iterator[tuple[np.ndarray, int]]:
-        # Imported here: the compiler is not needed for data that are cached.
-        from .generator import generate
-
-        n_train, n = self.n_samples["train"], sum(self.n_samples.values())
-        with progress("Drawing ListOps trees", n, "trees") as advance:
-            trees = generate(n, **self.recipe, advance=advance)
-        ends = np.cumsum(trees.lengths)
-        # Validation and test trees are the first drawn, so that they stay the same when n_train changes.
-        for index in np.roll(np.arange(n), n_train):
-            yield trees.symbols[ends[index] - trees.lengths[index] : ends[index]], trees.values[index]
 
     def _write(self, target: Path, trees: Iterator[tuple[np.ndarray, int]], folder: Path | None) -> dict[str, Any]:
         kept, labels = [], []

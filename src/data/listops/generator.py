@@ -27,7 +27,7 @@ _MIN, _MAX, _MED, _SM, _CLOSE = range(10, 15)
 _OPERATOR_SHARE = 0.25
 _BLOCK = 256
 # At the benchmark's settings a kept tree takes 12 draws; far beyond that the settings ask for the impossible.
-_MAX_DRAWS_PER_TREE = 20_000
+_MAX_DRAWS_PER_TREE = 5_000
 
 
 class Trees(NamedTuple):

@@ -1,0 +1,118 @@
+"""python -m fractal_ssm.data: what data there is, and making or unpacking data without training."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import UsageError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status: 0, 2 for a mistake of the user, 130 for Ctrl-C."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        options.run(options)
+    except UsageError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Interrupted; nothing half-done is left behind.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fractal_ssm.data", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    status = commands.add_parser("status", help="per task: found, prepared or missing, and what to do")
+    status.add_argument("--data-dir", type=Path, default=Path("data"), help="root of all data (default: data)")
+    status.add_argument("--thorough", action="store_true", help="read every byte and compare checksums")
+    status.add_argument("--json", action="store_true", help="print a JSON list")
+    status.set_defaults(run=_status)
+
+    listops = commands.add_parser("listops", help="write ListOps in the layout of the release")
+    _add_listops_arguments(listops)
+    listops.set_defaults(run=_listops)
+
+    extract = commands.add_parser("extract", help="unpack a tar archive, compressed or not, safely")
+    extract.add_argument("archive", type=Path)
+    extract.add_argument("--to", type=Path, required=True, metavar="DIR", help="folder to make")
+    extract.set_defaults(run=_extract)
+    return parser
+
+
+def _status(options: argparse.Namespace) -> None:
+    from .status import status
+
+    entries = status(options.data_dir, options.thorough)
+    if options.json:
+        print(json.dumps([entry.as_dict() for entry in entries], indent=1))
+        return
+    print(f"Data under {options.data_dir.resolve()}\n")
+    print("\n".join(entry.as_text() for entry in entries))
+
+
+def _add_listops_arguments(parser: argparse.ArgumentParser) -> None:
+    from .listops.dataset import RECIPE
+
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for basic_{train,val,test}.tsv")
+    parser.add_argument("--n", type=int, help="trees in all, shared out as 96 : 2 : 2")
+    parser.add_argument("--n-train", type=int, default=96_000)
+    parser.add_argument("--n-val", type=int, default=2_000)
+    parser.add_argument("--n-test", type=int, default=2_000)
+    for name, default in RECIPE.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=f"default: {default}")
+    parser.add_argument("--workers", type=int, help="threads (default: all cores); the trees do not depend on it")
+
+
+def _listops(options: argparse.Namespace) -> None:
+    from .listops.dataset import FILES, RECIPE, draw
+
+    counts = {"train": options.n_train, "val": options.n_val, "test": options.n_test}
+    if options.n is not None:
+        held_out = max(1, round(options.n * 0.02))
+        counts = {"train": options.n - 2 * held_out, "val": held_out, "test": held_out}
+    if min(counts.values()) < 1:
+        raise UsageError(f"Every split needs at least one tree, got {counts}.")
+    recipe = {name: getattr(options, name) for name in RECIPE}
+    there = [name for name in FILES.values() if (options.out / name).exists()]
+    if there:
+        raise UsageError(f"{options.out} holds {there[0]} already, and nothing is written over. Name another folder.")
+    options.out.mkdir(parents=True, exist_ok=True)
+    partial = options.out / f".tmp-{uuid.uuid4().hex[:8]}"
+    partial.mkdir()
+    try:
+        _write_listops(partial, draw(counts, recipe, options.workers), counts)
+        for name in FILES.values():
+            (partial / name).rename(options.out / name)
+    finally:
+        shutil.rmtree(partial)
+    print(f"Wrote {', '.join(f'{name} ({counts[split]:,})' for split, name in FILES.items())} to {options.out.resolve()}")
+
+
+def _write_listops(folder: Path, trees, counts: dict[str, int]) -> None:
+    from itertools import islice
+
+    from .listops.dataset import FILES
+    from .listops.text import write_tsv
+
+    for split, name in FILES.items():
+        write_tsv(folder / name, islice(trees, counts[split]))
+
+
+def _extract(options: argparse.Namespace) -> None:
+    from .safe import extract_tar
+
+    print(f"Unpacked {options.archive} to {extract_tar(options.archive, options.to).resolve()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

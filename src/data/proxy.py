@@ -1,0 +1,190 @@
+"""Made-up tasks of thousands of steps that cost minutes on a CPU: does a layer carry information that far at all?
+
+They stand beside Path-X, whose runs stay at chance for hours before they learn or don't. A layer that learns them may
+still fail on Path-X; one that does not has little to hope for there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from ..errors import UsageError, unknown
+from ..registry import register_dataset
+from .base import SPLITS, SequenceData, label_shares
+from .cached import check_counts
+
+
+class _Drawn(Dataset):
+    """Samples drawn when asked for; sample i is a function of the seed, the split and i."""
+
+    def __init__(self, data: ProxyData, part: int, n: int):
+        self.data, self.part, self.n = data, part, n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        if not 0 <= index < self.n:
+            raise IndexError(index)
+        rng = np.random.default_rng((self.data.seed, self.part, index))
+        return self.data.draw(rng, index % 2), index % 2
+
+
+class ProxyData(SequenceData):
+    """Two balanced classes, real input, nothing on disk.
+
+    Args:
+        n_train, n_val, n_test: samples.
+        length: L of every sample.
+        seed: of the samples.
+    """
+
+    name: ClassVar[str]
+    n_classes = 2
+
+    def __init__(self, n_train: int, n_val: int, n_test: int, length: int, seed: int):
+        check_counts(self.name, n_train=n_train, n_val=n_val, n_test=n_test)
+        if length < 16 or seed < 0:
+            raise UsageError(f"{self.name} needs length >= 16 and seed >= 0, got {length} and {seed}.")
+        self.l_max, self.seed = length, seed
+        self.n_samples = {"train": n_train, "val": n_val, "test": n_test}
+
+    def draw(self, rng: np.random.Generator, label: int) -> np.ndarray:
+        """One sample (L, d_input) float32 of the class `label`."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Nothing to do: samples are drawn when they are asked for."""
+
+    def split(self, name: str) -> _Drawn:
+        """See the base class."""
+        if name not in SPLITS:
+            raise unknown("split", name, SPLITS)
+        return _Drawn(self, SPLITS.index(name), self.n_samples[name])
+
+    def describe(self) -> dict[str, Any]:
+        """See the base class; the checksum is that of the parameters, which determine every sample."""
+        parameters = {"name": self.name, "length": self.l_max, "seed": self.seed, "counts": self.n_samples}
+        parameters |= self._parameters()
+        checksum = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()
+        return {
+            "name": self.name,
+            "source": "generated",
+            "lra": False,
+            "path": None,
+            "counts": dict(self.n_samples),
+            "checksum": checksum,
+            "split": "drawn apart",
+            "split_fingerprint": checksum[:16],
+            "label_shares": {key: label_shares(np.arange(n) % 2, 2) for key, n in self.n_samples.items()},
+        }
+
+    def _parameters(self) -> dict[str, Any]:
+        """Further parameters that determine the samples."""
+        return {}
+
+
+@register_dataset("proxy-recall")
+class ProxyRecall(ProxyData):
+    """Two pulses of opposite sign, far apart in noise: what was the sign of the first?
+
+    The first pulse begins in the first eighth and the second at least `gap` * L later. Their values cancel, so whatever
+    looks at pieces of the sequence, in any order, stays at chance: the answer needs a memory as long as the gap. It is
+    linear in the input for a layer that has one, under every pooling. A pulse has height 1 and lasts L // 64 steps.
+
+    Args:
+        data_dir: not used; there are no files.
+        n_train, n_val, n_test, length, seed: see `ProxyData`.
+        gap: smallest distance of the pulses as a share of the length, in (0, 0.8].
+        noise: standard deviation of the noise.
+    """
+
+    name = "proxy-recall"
+    d_input = 1
+
+    def __init__(
+        self,
+        data_dir: Path,
+        n_train: int = 8_000,
+        n_val: int = 500,
+        n_test: int = 1_000,
+        length: int = 4096,
+        seed: int = 0,
+        gap: float = 0.5,
+        noise: float = 0.1,
+    ):
+        super().__init__(n_train, n_val, n_test, length, seed)
+        if not 0.0 < gap <= 0.8 or noise < 0.0:
+            raise UsageError(f"proxy-recall needs 0 < gap <= 0.8 and noise >= 0, got {gap} and {noise}.")
+        self.gap, self.noise = gap, noise
+
+    def draw(self, rng: np.random.Generator, label: int) -> np.ndarray:
+        """See the base class."""
+        length, width = self.l_max, max(1, self.l_max // 64)
+        first = int(rng.integers(length // 8))
+        second = int(rng.integers(first + max(width, int(self.gap * length)), length - width + 1))
+        x = self.noise * rng.standard_normal(length)
+        sign = 1.0 if label else -1.0
+        x[first : first + width] += sign
+        x[second : second + width] -= sign
+        return x.astype(np.float32)[:, None]
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"gap": self.gap, "noise": self.noise}
+
+
+@register_dataset("proxy-adding")
+class ProxyAdding(ProxyData):
+    """The adding problem as a question: is the sum of the two marked values above 1?
+
+    Channel 0 is uniform in [0, 1]; channel 1 is 1 at two positions, one in each half, and 0 elsewhere. With the model's
+    pool=last the sum must be carried to the end; with pool=mean it need not be, and a layer without memory can do it.
+
+    Args:
+        data_dir: not used; there are no files.
+        n_train, n_val, n_test, length, seed: see `ProxyData`.
+        margin: smallest distance of the sum from 1.
+    """
+
+    name = "proxy-adding"
+    d_input = 2
+
+    def __init__(
+        self,
+        data_dir: Path,
+        n_train: int = 8_000,
+        n_val: int = 500,
+        n_test: int = 1_000,
+        length: int = 4096,
+        seed: int = 0,
+        margin: float = 0.2,
+    ):
+        super().__init__(n_train, n_val, n_test, length, seed)
+        if not 0.0 <= margin < 0.9:
+            raise UsageError(f"proxy-adding needs 0 <= margin < 0.9, got {margin}.")
+        self.margin = margin
+
+    def draw(self, rng: np.random.Generator, label: int) -> np.ndarray:
+        """See the base class."""
+        half = self.l_max // 2
+        x = np.zeros((self.l_max, 2), dtype=np.float32)
+        x[:, 0] = rng.random(self.l_max)
+        places = [int(rng.integers(half)), int(rng.integers(half, self.l_max))]
+        while True:
+            values = rng.random(2)
+            if abs(values.sum() - 1.0) >= self.margin:
+                break
+        if (values.sum() > 1.0) != bool(label):
+            # The mirror image has the other label and the same law.
+            values = 1.0 - values
+        x[places, 0], x[places, 1] = values, 1.0
+        return x
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"margin": self.margin}

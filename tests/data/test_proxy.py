@@ -1,0 +1,79 @@
+"""The proxy tasks: what they ask, and that pieces of a sequence do not answer it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fractal_ssm.data.proxy import ProxyAdding, ProxyRecall
+from fractal_ssm.errors import UsageError
+from fractal_ssm.registry import datasets
+
+NAMES = ["proxy-recall", "proxy-adding"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_follow_from_the_seed(tmp_path, name):
+    data, same, other = (datasets.build({"name": name, "seed": seed, "length": 64}, data_dir=tmp_path) for seed in (0, 0, 1))
+    data.prepare()
+    for split in ("train", "val", "test"):
+        np.testing.assert_array_equal(data.split(split)[5][0], same.split(split)[5][0])
+    assert not np.array_equal(data.split("train")[5][0], data.split("val")[5][0])
+    assert not np.array_equal(data.split("train")[5][0], other.split("train")[5][0])
+    assert data.describe()["checksum"] == same.describe()["checksum"] != other.describe()["checksum"]
+    assert data.describe()["lra"] is False and data.describe()["label_shares"]["test"] == [0.5, 0.5]
+    batch = data.collate([data.split("train")[index] for index in range(4)])
+    assert batch.inputs.shape == (4, 64, data.d_input) and batch.targets.tolist() == [0, 1, 0, 1]
+    with pytest.raises(IndexError):
+        data.split("val")[len(data.split("val"))]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("length", "gap"), [(16, 0.8), (17, 0.01), (64, 0.5), (4096, 0.5), (4096, 0.8)])
+def test_recall_has_two_opposite_pulses_far_apart(length, gap):
+    data = ProxyRecall(None, n_train=40, length=length, gap=gap, noise=0.0)
+    for x, label in (data.split("train")[index] for index in range(40)):
+        values = x[:, 0]
+        assert values.sum() == pytest.approx(0.0) and np.abs(values).sum() == pytest.approx(2 * max(1, length // 64))
+        places = np.flatnonzero(values)
+        assert values[places[0]] == (1.0 if label else -1.0) and places[0] < length // 8
+        assert np.flatnonzero(values == -values[places[0]])[0] - places[0] >= int(gap * length)
+
+
+def test_recall_needs_the_order_of_far_parts():
+    data = ProxyRecall(None, n_train=400)
+    samples, labels = zip(*(data.split("train")[index] for index in range(400)), strict=True)
+    values, labels = np.stack(samples)[:, :, 0], np.array(labels)
+    # What windows of 256 steps say, in any order: sorted window sums have the same law in both classes.
+    windows = np.sort(values.reshape(400, 16, 256).sum(2), axis=1)
+    direction = windows[:200][labels[:200] == 1].mean(0) - windows[:200][labels[:200] == 0].mean(0)
+    scores = windows[200:] @ direction
+    assert abs(((scores > np.median(scores)) == labels[200:]).mean() - 0.5) < 0.12
+    # A running mean, averaged over time, answers it.
+    memory = np.cumsum(values, axis=1).mean(1)
+    assert ((memory > 0) == labels).mean() > 0.99
+
+
+def test_adding():
+    data = ProxyAdding(None, n_train=2000, length=32)
+    for x, label in (data.split("train")[index] for index in range(200)):
+        places = np.flatnonzero(x[:, 1])
+        assert len(places) == 2 and places[0] < 16 <= places[1] and 0.0 <= x[:, 0].min() and x[:, 0].max() <= 1.0
+        total = x[places, 0].sum()
+        assert (total > 1.0) == bool(label) and abs(total - 1.0) >= 0.2 - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ProxyRecall(None, length=15), "length >= 16"),
+        (lambda: ProxyRecall(None, gap=0.9), "0 < gap <= 0.8"),
+        (lambda: ProxyRecall(None, noise=-1.0), "noise >= 0"),
+        (lambda: ProxyRecall(None, n_val=0), "n_val >= 1"),
+        (lambda: ProxyAdding(None, margin=1.0), "margin < 0.9"),
+        (lambda: ProxyAdding(None, seed=-1), "seed >= 0"),
+    ],
+)
+def test_wrong_options(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
