@@ -31,8 +31,8 @@ class _StepMatrices(NamedTuple):
     output: Tensor  # (2P, H)
 
 
-class _StepCache:
-    """Step matrices, with what tells whether the parameters they came from have changed since.
+class StepCache:
+    """What a step is made of, and whether the parameters that it came from have changed since.
 
     In-place writes show in a parameter's version, replaced ones in its identity or address. Writes through `.data`
     leave no such trace, so a sample of every parameter's values is compared as well.
@@ -40,7 +40,7 @@ class _StepCache:
 
     _SAMPLES = 32
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter | None], matrices: _StepMatrices):
+    def __init__(self, parameters: Mapping[str, nn.Parameter | None], matrices: Any):
         self.matrices = matrices
         self._seen = []
         for name, parameter in parameters.items():
@@ -60,6 +60,9 @@ class _StepCache:
             ):
                 return False
         return True
+
+
+_StepCache = StepCache
 
 
 class DiagonalSSM(SequenceLayer):
@@ -94,7 +97,7 @@ class DiagonalSSM(SequenceLayer):
         self.C = real_parameter(C)
         self.C_backward = real_parameter(C_backward) if C_backward is not None else None
         self.D = real_parameter(D)
-        self._step_cache: _StepCache | None = None
+        self._step_cache: StepCache | None = None
 
     @property
     def causal(self) -> bool:
@@ -186,7 +189,7 @@ class DiagonalSSM(SequenceLayer):
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or self.D.is_inference():
             return self._build_step()
         if self._step_cache is None or not self._step_cache.holds(self._parameters):
-            self._step_cache = _StepCache(self._parameters, self._build_step())
+            self._step_cache = StepCache(self._parameters, self._build_step())
         return self._step_cache.matrices
 
     def _build_step(self) -> _StepMatrices:

@@ -5,8 +5,10 @@ Each layer is built with its defaults, bidirectionally where it has that option,
 
 from __future__ import annotations
 
+import copy
 import io
 import math
+import pickle
 
 import pytest
 import torch
@@ -30,6 +32,9 @@ VARIANTS = [
     ("lru", {"d_state": 8, "r_min": 0.9, "r_max": 0.999, "max_phase": 0.3}),
     ("fractal", {"d_state": 16, "n_alphas": 2, "measure": "fractional-tau", "dt": "calibrated"}),
     ("fractal", {"d_state": 16, "n_alphas": 1, "measure": "legs", "B_init": "random"}),
+    ("fractal", {"d_state": 16, "n_alphas": 2, "time": "ltv"}),
+    ("fractal", {"d_state": 16, "n_alphas": 2, "learn_alpha": True}),
+    ("fractal", {"d_state": 16, "n_alphas": 2, "learn_alpha": True, "measure": "fractional-tau"}),
 ]
 
 
@@ -390,6 +395,76 @@ def test_every_parameter_is_used_and_roles_are_known(layer):
     assert set(type(layer).roles.values()) <= {"A", "B", "C", "D", "dt"}
     named = set(type(layer).roles)
     assert not named or named & set(dict(layer.named_parameters()))
+
+
+def changed_in_place(layer):
+    for parameter in layer.parameters():
+        parameter.mul_(0.9)
+
+
+def changed_by_an_optimizer(layer):
+    with torch.enable_grad():
+        layer(draw(1, 5, D_MODEL))[0].sum().backward()
+    torch.optim.AdamW(layer.parameters(), lr=0.01).step()
+
+
+def changed_by_loading(layer):
+    layer.load_state_dict({name: 0.9 * value for name, value in layer.state_dict().items()})
+
+
+def changed_through_data(layer):
+    for parameter in layer.parameters():
+        parameter.data.mul_(0.9)
+
+
+def changed_by_assigning_data(layer):
+    for parameter in layer.parameters():
+        parameter.data = parameter.data * 0.9
+
+
+def changed_by_new_parameters(layer):
+    for module in layer.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(0.9 * parameter))
+
+
+CHANGES = [
+    changed_in_place,
+    changed_by_an_optimizer,
+    changed_by_loading,
+    changed_through_data,
+    changed_by_assigning_data,
+    changed_by_new_parameters,
+]
+
+
+@every_layer
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@torch.no_grad()
+def test_steps_follow_a_change_of_the_parameters(causal_layer, change):
+    u = draw(2, 5, D_MODEL)
+    before, state = run_in_steps(causal_layer, u)
+    change(causal_layer)
+    expected, _ = causal_layer(u[:, :1], state)
+    found, _ = causal_layer.step(u[:, 0], state)
+    assert relative_error(found, expected[:, 0]) < 1e-9
+    after, _ = run_in_steps(causal_layer, u)
+    assert not torch.allclose(after, before, rtol=1e-6, atol=0)
+    assert relative_error(after, causal_layer(u)[0]) < 1e-9
+
+
+@every_layer
+def test_copies_and_pickles_have_steps_of_their_own(causal_layer):
+    u, state = draw(2, D_MODEL), causal_layer.initial_state(2)
+    with torch.no_grad():
+        y, _ = causal_layer.step(u, state)
+    for twin in (copy.deepcopy(causal_layer), pickle.loads(pickle.dumps(causal_layer))):
+        with torch.no_grad():
+            torch.testing.assert_close(twin.step(u, state)[0], y)
+            for parameter in twin.parameters():
+                parameter.mul_(0.5)
+            assert not torch.allclose(twin.step(u, state)[0], y)
+            torch.testing.assert_close(causal_layer.step(u, state)[0], y)
 
 
 @every_layer

@@ -65,6 +65,11 @@ class Measure:
         """Whether the measure is one of a family indexed by alpha."""
         return "alpha" in measures.options(self.name, runtime=("N",))
 
+    @property
+    def follows_alpha(self) -> bool:
+        """Whether the eigenvalues, not only B_tilde, depend on alpha."""
+        return self.takes_alpha and self.imag in OWN and self.name != "fractional"
+
     def block_order(self, d_state: int, n_blocks: int) -> int:
         """Order of one block's operator: d_state / K, or half of it where every real mode is made a pair.
 

@@ -13,13 +13,16 @@ from torch import Tensor
 from ...errors import UsageError, unknown
 from ...ops.discretize import check_method, discretize
 from ...registry import register_layer
-from ..ssm import DiagonalSSM, real_parameter
+from ..ssm import DiagonalSSM, broadcast_dt_scale, check_lengths, full_precision, real_parameter
 from ..ssm_init import check_C_init, check_sizes, complex_normal, lecun_normal, log_steps, output_matrix
 from .alpha import Node, initial_alphas
 from .init import Block, Measure, parse_measure
+from .learned import AlphaFamily
+from .scaled_time import ScaledState, discretize_scaled, durations
 
 # No mode may grow: Re Lambda is cut off here on every use, as S5's clip_eigs does.
 _LARGEST_REAL_PART = -1e-4
+_DT_MIN, _DT_MAX = 0.001, 0.1
 
 
 @register_layer("fractal")
@@ -54,15 +57,27 @@ class Fractal(DiagonalSSM):
             that every measure's mean memory runs from 1 / dt_max to 1 / dt_min positions.
         dt_min, dt_max: see dt; in units of one sample.
         bidirectional: add a second scan over the reversed sequence with its own C.
+        learn_alpha: train alpha, and let B_tilde (and for the tau and galerkin measures Lambda) follow it; see
+            `AlphaFamily`. B then holds the rows w_p.
+        time: "lti": the 1 / t of the HiPPO system is replaced by a learned step, as in the paper. "ltv": the 1 / t system
+            itself, whose memory stretches with the time since the start: u(c t) gives at c t the state that u(t) gives
+            at t. No step is learned; dt_scale says how long each input lasts. Causal only.
     Parameters: Lambda_re, Lambda_im, log_dt (P,); B (P, H, 2); C and, if bidirectional, C_backward (H, P, 2), last axis
-        (re, im); D (H,).
+        (re, im); D (H,). log_dt only with time="lti"; alpha_logit (K,) only with learn_alpha, which has no Lambda_re and
+        Lambda_im where Lambda follows alpha.
     Re Lambda is clipped at -1e-4 on every use, so training cannot make a mode grow.
     Raises:
         UsageError: any option that does not fit, when building.
     Source: arXiv 2605.08833; where we differ from it is in the README of this folder.
     """
 
-    roles: ClassVar[dict[str, str]] = {**DiagonalSSM.roles, "Lambda_re": "A", "Lambda_im": "A", "log_dt": "dt"}
+    roles: ClassVar[dict[str, str]] = {
+        **DiagonalSSM.roles,
+        "Lambda_re": "A",
+        "Lambda_im": "A",
+        "alpha_logit": "A",
+        "log_dt": "dt",
+    }
 
     def __init__(
         self,
@@ -76,70 +91,196 @@ class Fractal(DiagonalSSM):
         C_init: str = "trunc_standard_normal",
         discretization: str = "zoh",
         dt: Literal["range", "calibrated"] = "range",
-        dt_min: float = 0.001,
-        dt_max: float = 0.1,
+        dt_min: float = _DT_MIN,
+        dt_max: float = _DT_MAX,
         bidirectional: bool = False,
+        learn_alpha: bool = False,
+        time: Literal["lti", "ltv"] = "lti",
     ):
         check_sizes("Fractal", d_model=d_model, d_state=d_state, n_alphas=n_alphas)
         check_C_init(C_init)
         check_method(discretization)
         _check_choice("B_init", B_init, ("analytic", "random"))
         _check_choice("dt", dt, ("range", "calibrated"))
+        _check_choice("time", time, ("lti", "ltv"))
+        if time == "ltv":
+            _check_ltv(bidirectional, discretization, dt, dt_min, dt_max)
         parsed = parse_measure(measure, imag)
-        bank = _filter_bank(parsed, parsed.block_order(d_state, n_alphas), n_alphas, alpha)
-        Lambda = torch.from_numpy(np.concatenate([block.Lambda for block in bank]))
-        n_modes = len(Lambda)
+        order = parsed.block_order(d_state, n_alphas)
+        alphas = _starting_alphas(parsed, order, n_alphas, alpha)
+        family = _family(parsed, order, B_init) if learn_alpha else None
+        if family is not None:
+            alphas = family.inside(alphas)
+        bank = _filter_bank(parsed, order, n_alphas, alphas)
+        n_modes = sum(len(block.Lambda) for block in bank)
         C = [output_matrix(C_init, d_model, n_modes, d_state) for _ in range(2 if bidirectional else 1)]
         super().__init__(
-            B=_input_matrix(B_init, bank, d_model),
+            B=_input_matrix(B_init, bank, d_model, weighted=family is None),
             C=C[0],
             D=torch.randn(d_model, dtype=torch.float64),
             C_backward=C[1] if bidirectional else None,
         )
-        self.measure = parsed
-        self.alphas = tuple(block.alpha for block in bank)
-        self.discretization = discretization
-        self.Lambda_re = real_parameter(Lambda.real)
-        self.Lambda_im = real_parameter(Lambda.imag)
-        log_dt = log_steps(n_modes, dt_min, dt_max)
-        if dt == "calibrated":
-            log_dt += torch.cat([torch.full((len(b.Lambda),), math.log(b.time_scale)).double() for b in bank])
-        self.log_dt = real_parameter(log_dt)
+        self.measure, self.time, self.discretization = parsed, time, discretization
+        self._alphas, self._family, self._analytic = alphas, family, B_init == "analytic"
+        if family is not None:
+            self.alpha_logit = real_parameter(family.logit(alphas))
+        if family is None or not parsed.follows_alpha:
+            Lambda = torch.from_numpy(np.concatenate([block.Lambda for block in bank]))
+            self.Lambda_re = real_parameter(Lambda.real)
+            self.Lambda_im = real_parameter(Lambda.imag)
+        if time == "lti":
+            log_dt = log_steps(n_modes, dt_min, dt_max)
+            if dt == "calibrated":
+                log_dt += torch.cat([torch.full((len(b.Lambda),), math.log(b.time_scale)).double() for b in bank])
+            self.log_dt = real_parameter(log_dt)
+
+    @property
+    def alphas(self) -> tuple[float, ...]:
+        """The K current alphas; empty for a measure that has none."""
+        if self._family is not None:
+            return tuple(self._family.alpha(self.alpha_logit).tolist())
+        return () if self._alphas is None else tuple(self._alphas.tolist())
 
     @property
     def Lambda(self) -> Tensor:
         """(P,) complex eigenvalues as used, clipped."""
+        return self._modes()[0]
+
+    @property
+    def B_tilde(self) -> Tensor:
+        """(P, H) complex input matrix in the eigenbasis."""
+        return self._modes()[1]
+
+    def _modes(self) -> tuple[Tensor, Tensor]:
+        """Lambda (P,) and B_tilde (P, H)."""
+        B = torch.view_as_complex(self.B)
+        if self._family is None:
+            return self._free_Lambda(), B
+        Lambda, weight = self._family.modes(self.alpha_logit)
+        return (
+            Lambda if self.measure.follows_alpha else self._free_Lambda(),
+            weight[:, None] * B if self._analytic else B,
+        )
+
+    def _free_Lambda(self) -> Tensor:
         return torch.complex(self.Lambda_re.clamp(max=_LARGEST_REAL_PART), self.Lambda_im)
 
     def _discretise(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return *discretize(self.Lambda, dt_scale * torch.exp(self.log_dt), self.discretization), self.B_tilde
+        Lambda, B_tilde = self._modes()
+        return *discretize(Lambda, dt_scale * torch.exp(self.log_dt), self.discretization), B_tilde
+
+    def forward(
+        self,
+        u: Tensor,
+        state: Tensor | ScaledState | None = None,
+        lengths: Tensor | None = None,
+        dt_scale: float | Tensor = 1.0,
+    ) -> tuple[Tensor, Tensor | ScaledState | None]:
+        """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, P), or a ScaledState for ltv."""
+        if self.time == "lti":
+            return super().forward(u, state, lengths, dt_scale)
+        self._check_input(u, state, lengths)
+        x0, elapsed = self._split(state, u.shape[0])
+        check_lengths(lengths, u.shape[1])
+        with full_precision(u.device):
+            lasting = durations(broadcast_dt_scale(dt_scale, u), u.shape[1], u.device)
+            until = elapsed[:, None] + lasting.cumsum(dim=1)
+            Lambda, B_tilde = self._modes()
+            step = discretize_scaled(Lambda, until - lasting, lasting)
+            y, x_last = self._run(self._as_computed(u), *step, B_tilde, x0, lengths)
+        if lengths is None:
+            return y.to(u.dtype), ScaledState(x_last, until[:, -1])
+        until = until.expand(u.shape[0], -1)
+        return y.to(u.dtype), ScaledState(x_last, until.gather(1, lengths[:, None] - 1)[:, 0])
+
+    def step(self, u_t: Tensor, state: Tensor | ScaledState) -> tuple[Tensor, Tensor | ScaledState]:
+        """One position: u_t (B, H); with time="ltv" the step depends on the time reached and nothing is kept."""
+        if self.time == "lti":
+            return super().step(u_t, state)
+        self._check_step(u_t, state)
+        y, state = self.forward(u_t[:, None], state)
+        return y[:, 0], state
+
+    def initial_state(self, batch_size: int) -> Tensor | ScaledState:
+        """The state of rest, at time 0."""
+        x = super().initial_state(batch_size)
+        return x if self.time == "lti" else ScaledState(x, x.real.new_zeros(1, dtype=torch.float64))
+
+    def _split(self, state: ScaledState | None, batch_size: int) -> tuple[Tensor | None, Tensor]:
+        if state is None:
+            return None, self.D.new_zeros(1, dtype=torch.float64)
+        self._check_state(state, batch_size)
+        return state
+
+    def _check_state(self, state: Any, batch_size: int) -> None:
+        if self.time == "lti" or state is None:
+            return super()._check_state(state, batch_size)
+        if not isinstance(state, ScaledState) or state.elapsed.shape not in ((1,), (batch_size,)):
+            raise UsageError(
+                f"Fractal with time='ltv' takes the ScaledState that initial_state({batch_size}) or the last call "
+                f"returned, got {type(state).__name__}."
+            )
+        return super()._check_state(state.x, batch_size)
 
     def extra_repr(self) -> str:
         """Sizes and options in the module's printed form."""
-        alphas = "none" if self.alphas[0] is None else ", ".join(f"{alpha:.3g}" for alpha in self.alphas)
+        alphas = ", ".join(f"{alpha:.3g}" for alpha in self.alphas)
         return (
             f"d_model={self.d_model}, n_modes={self.n_modes}, measure={self.measure.name}, imag={self.measure.imag}, "
-            f"alphas=({alphas}), bidirectional={self.bidirectional}, discretization={self.discretization}"
+            f"alphas=({alphas}), time={self.time}, bidirectional={self.bidirectional}, discretization={self.discretization}"
         )
 
 
-def _filter_bank(measure: Measure, order: int, n_alphas: int, alpha: Node | None) -> list[Block]:
-    """The K blocks, one an alpha; K equal blocks of a measure without alpha."""
+def _starting_alphas(measure: Measure, order: int, n_alphas: int, alpha: Node | None) -> np.ndarray | None:
+    """(K,) values, or None for a measure without alpha."""
     if not measure.takes_alpha:
         if alpha is not None:
             raise UsageError(f"The measure '{measure.name}' has no alpha, so alpha={alpha!r} would change nothing.")
-        return [measure.block(order, None)] * n_alphas
+        return None
     if alpha is None:
         alpha = {"name": "linspace", "low": measure.lowest_default_alpha(order)}
-    return [measure.block(order, float(value)) for value in initial_alphas(alpha, n_alphas)]
+    return initial_alphas(alpha, n_alphas)
 
 
-def _input_matrix(B_init: str, bank: list[Block], d_model: int) -> Tensor:
-    """(P, H) complex, of mean square 1 / H."""
+def _filter_bank(measure: Measure, order: int, n_alphas: int, alphas: np.ndarray | None) -> list[Block]:
+    """The K blocks, one an alpha; K equal blocks of a measure without alpha."""
+    if alphas is None:
+        return [measure.block(order, None)] * n_alphas
+    return [measure.block(order, float(alpha)) for alpha in alphas]
+
+
+def _family(measure: Measure, order: int, B_init: str) -> AlphaFamily:
+    family = AlphaFamily(measure, order)
+    if B_init == "random" and not measure.follows_alpha:
+        raise UsageError(
+            f"With B_init='random' nothing of {measure.name} depends on alpha, so there is nothing to learn. "
+            f"Use B_init='analytic' or measure='fractional-tau'."
+        )
+    return family
+
+
+def _input_matrix(B_init: str, bank: list[Block], d_model: int, weighted: bool) -> Tensor:
+    """(P, H) complex, of mean square 1 / H; the rows w_p alone when not weighted by B_tilde."""
     B_tilde = torch.from_numpy(np.concatenate([block.B_tilde for block in bank]))
     if B_init == "random":
         return complex_normal((len(B_tilde), d_model), variance=1 / d_model)
-    return B_tilde[:, None] * lecun_normal((len(B_tilde), d_model), fan_in=d_model)
+    rows = lecun_normal((len(B_tilde), d_model), fan_in=d_model)
+    return B_tilde[:, None] * rows if weighted else rows.to(B_tilde.dtype)
+
+
+def _check_ltv(bidirectional: bool, discretization: str, dt: str, dt_min: float, dt_max: float) -> None:
+    """Refuse what the 1 / t system cannot use."""
+    if bidirectional:
+        raise UsageError(
+            "Fractal with time='ltv' counts time from the start of the sequence and cannot run backward. "
+            "Use bidirectional=False, or time='lti'."
+        )
+    if discretization != "zoh":
+        raise UsageError(f"Fractal with time='ltv' is evaluated exactly, as a zoh; got discretization={discretization}.")
+    if dt != "range" or (dt_min, dt_max) != (_DT_MIN, _DT_MAX):
+        raise UsageError(
+            f"Fractal with time='ltv' has no step, so dt={dt}, dt_min={dt_min}, dt_max={dt_max} would change nothing."
+        )
 
 
 def _check_choice(option: str, given: str, allowed: tuple[str, ...]) -> None:

@@ -1,0 +1,50 @@
+"""The 1 / t system: HiPPO as it was before a learned step replaced 1 / t, evaluated exactly.
+
+x' = (Lambda x + B_tilde u) / t is, in the logarithm of time, a system with constant coefficients. An input held from t_k to
+t_{k+1} is therefore a zero-order hold over log(t_{k+1} / t_k), and the first one, from t = 0, takes the state to its
+steady value -B_tilde u / Lambda whatever it was.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...ops.discretize import discretize
+
+
+class ScaledState(NamedTuple):
+    """x: (B, P) complex; elapsed: (B,) or (1,) float64, time since the start in samples, one for all where (1,)."""
+
+    x: Tensor
+    elapsed: Tensor
+
+
+def discretize_scaled(Lambda: Tensor, elapsed: Tensor, lasting: Tensor) -> tuple[Tensor, Tensor]:
+    """Exact step of the 1 / t system over inputs that last from t to t + lasting.
+
+        Lambda_bar = (t / (t + lasting))^(-Lambda),   gamma = (Lambda_bar - 1) / Lambda
+
+    Args:
+        Lambda: (P,) complex, Re < 0.
+        elapsed: (B or 1, L) float64, t >= 0 at the beginning of each input.
+        lasting: (B or 1, L) float64 >= 0.
+    Returns:
+        Lambda_bar and gamma, (B or 1, L, P); they depend on ratios of times only.
+    Source: this project, docs/theory.md; an input of duration 0 changes nothing.
+    """
+    started = elapsed > 0
+    log_ratio = torch.log1p(lasting / torch.where(started, elapsed, torch.ones_like(elapsed)))
+    # From t = 0 the ratio is infinite; a finite stand-in keeps gradients finite behind the branch below.
+    Lambda_bar, gamma = discretize(Lambda, log_ratio.to(Lambda.real.dtype)[..., None], "zoh")
+    first = (~started & (lasting > 0))[..., None]
+    return torch.where(first, torch.zeros_like(Lambda_bar), Lambda_bar), torch.where(first, -1 / Lambda, gamma)
+
+
+def durations(dt_scale: float | Tensor, length: int, device: torch.device) -> Tensor:
+    """(B or 1, L) float64, how long each input lasts in samples; dt_scale as `broadcast_dt_scale` leaves it."""
+    if not isinstance(dt_scale, Tensor):
+        return torch.full((1, length), dt_scale, dtype=torch.float64, device=device)
+    return dt_scale.double().reshape(-1, dt_scale.shape[1] if dt_scale.dim() == 3 else 1).expand(-1, length)
