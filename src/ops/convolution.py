@@ -78,10 +78,11 @@ class _CircularConvolution(torch.autograd.Function):
         B, L, H = u.shape
         n = kernel.shape[1]
         kernel_spectrum = torch.fft.rfft(kernel)
-        y, spectra = torch.empty(B, L, H, dtype=u.dtype, device=u.device), []
+        y, spectra, product = torch.empty(B, L, H, dtype=u.dtype, device=u.device), [], None
         for tile, padded in _padded_tiles(u, n):
             spectrum = torch.fft.rfft(padded)
-            y[tile] = _first(spectrum * kernel_spectrum, n, L)
+            product = torch.mul(spectrum, kernel_spectrum, out=_rows(product, spectrum))
+            y[tile] = _first(product, n, L)
             spectra.append(spectrum)
         ctx.save_for_backward(u, kernel, kernel_spectrum, *spectra)
         return y
@@ -121,11 +122,12 @@ def _correlate(
     B, L, H = grad.shape
     grad_u = torch.empty(B, L, H, dtype=grad.dtype, device=grad.device) if needs_u else None
     total = torch.zeros_like(kernel_spectrum) if needs_kernel else None
-    conjugate = torch.conj_physical(kernel_spectrum)
+    conjugate, product = torch.conj_physical(kernel_spectrum), None
     for (tile, padded), spectrum in zip(_padded_tiles(grad, n), spectra, strict=True):
         grad_spectrum = torch.fft.rfft(padded)
         if needs_u:
-            grad_u[tile] = _first(grad_spectrum * conjugate, n, L)
+            product = torch.mul(grad_spectrum, conjugate, out=_rows(product, grad_spectrum))
+            grad_u[tile] = _first(product, n, L)
         if needs_kernel:
             # The conjugate of what is wanted: the buffer at hand is conjugated, not the spectrum that autograd keeps.
             grad_spectrum.conj_physical_()
@@ -149,6 +151,11 @@ def _padded_tiles(u: Tensor, n: int) -> Iterator[tuple[slice, Tensor]]:
             # Transposing into dense memory first is three times faster than into the strided buffer.
             padded[index, :, :L] = sample.T.contiguous()
         yield tile, padded
+
+
+def _rows(buffer: Tensor | None, like: Tensor) -> Tensor:
+    """The first tile's buffer again, cut to the size of this tile: fresh pages are slow to touch."""
+    return torch.empty_like(like) if buffer is None else buffer[: len(like)]
 
 
 def _first(spectrum: Tensor, n: int, length: int) -> Tensor:
