@@ -28,7 +28,11 @@ EXPECTED = Expected(
     files=tuple(FILES.values()),
     tree="  tsv_data/\n    new_aan_pairs.train.tsv  new_aan_pairs.eval.tsv  new_aan_pairs.test.tsv",
     size="147,086 / 18,090 / 17,437 rows of label, id1, id2, text1, text2; about 10 GB",
-    origin="They are part of the Long Range Arena release (tsv_data/); files that end in only_ids.tsv hold no text.",
+    origin=(
+        "They are part of the Long Range Arena release; unpack lra_release.gz with "
+        "`python -m fractal_ssm.data extract lra_release.gz --to DATA_DIR/lra_release`. Files that end in only_ids.tsv "
+        "hold no text and do not help."
+    ),
     instead=STAND_IN_HINT,
 )
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from ..errors import UsageError
 from ..registry import register_dataset
+from . import mega
+from .base import SPLITS
 from .cache import Cache, source_stamp
 from .cached import STAND_IN_HINT, CachedData, check_counts, take
 from .finder import Expected
@@ -34,6 +36,9 @@ EXPECTED = Expected(
     instead=STAND_IN_HINT,
 )
 
+MEGA = mega.expected("cifar", ("cifar10", "cifar"))
+_MEGA_OFFICIAL = {"train": 45_000, "val": 5_000, "test": 10_000}
+
 
 def gray(images: np.ndarray) -> np.ndarray:
     """Luma of colour images (n, 3, ...) uint8 as (n, ...) uint8: (19595 R + 38470 G + 7471 B + 32768) >> 16.
@@ -52,7 +57,8 @@ class Cifar(CachedData):
 
     Args:
         data_dir: root of all data.
-        source: "release" or "auto" reads the user's files, "stand-in" makes up images of the same shape.
+        source: "release" reads the user's files, "mega" the Mega repository's form of them (grey, split already),
+            "auto" the first that is there; "stand-in" makes up images of the same shape.
         n_train, n_test: images to use, the first of the files; null takes all, which must be 50,000 and 10,000. Of the
             n_train the first int(0.9 n) by the split's order are for training and the others for validation.
         split: "s4_seed42" (one seeded permutation) or "lra_sequential".
@@ -62,6 +68,7 @@ class Cifar(CachedData):
 
     name = "cifar"
     expected = EXPECTED
+    sources = ("auto", "release", "mega", "stand-in")
     n_classes = 10
     l_max = _PIXELS
 
@@ -85,6 +92,11 @@ class Cifar(CachedData):
         self.d_input = None if tokenize else (1 if grayscale else 3)
         self.n_tokens = 256 if tokenize else None
 
+    @classmethod
+    def found(cls, data_dir: Path) -> list[tuple[str, Path]]:
+        """See the base class."""
+        return super().found(data_dir) + [("mega", path) for path in MEGA.find_all(data_dir)]
+
     def split(self, name: str) -> PixelSequences:
         """The samples of one split, (pixels, label); see the base class."""
         folder, indices = self.cache.folder, self.indices(name)
@@ -96,23 +108,35 @@ class Cifar(CachedData):
 
     def _load(self) -> Cache:
         options = {"n": self.wanted, "grayscale": self.grayscale, "layout": 1}
-        folder = self._release_folder()
-        if folder is None:
+        if self.source == "stand-in":
             return self._store({"source": "stand-in", **options}, lambda target: self._write(target, None))
-        stamps = [source_stamp(folder / name) for name in EXPECTED.files]
-        return self._store({"source": "release", "files": stamps, **options}, lambda target: self._write(target, folder))
+        there = [pair for pair in self.found(self.data_dir) if self.source in ("auto", pair[0])]
+        if not there:
+            raise UsageError((MEGA if self.source == "mega" else EXPECTED).missing(self.data_dir))
+        source, folder = there[0]
+        if source == "mega" and (not self.grayscale or any(self.wanted.values())):
+            raise UsageError(
+                f"{folder} holds grey images that are split already: leave grayscale, n_train and n_test at their "
+                f"defaults with it, or use cifar-10-batches-py."
+            )
+        write = self._write if source == "release" else _write_mega
+        stamps = [source_stamp(folder / name) for name in (EXPECTED if source == "release" else MEGA).files]
+        return self._store({"source": source, "files": stamps, **options}, lambda target: write(target, folder))
 
     def _members(self) -> dict[str, np.ndarray]:
+        if "counts" in self.cache.facts:
+            ends = np.cumsum([self.cache.facts["counts"][split] for split in SPLITS])
+            return dict(zip(SPLITS, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
         n, n_total = self.cache.facts["n_train"], len(self.cache.array("labels"))
         n_kept = int(n * (1.0 - 0.1))
         train, val = chunks(n, (n_kept, n - n_kept), self.convention)
         return {"train": train, "val": val, "test": np.arange(n, n_total)}
 
     def _convention(self) -> str:
-        return self.convention
+        return "mega files" if self.cache.parameters["source"] == "mega" else self.convention
 
     def _is_benchmark(self) -> bool:
-        return self.cache.parameters["source"] == "release" and self.grayscale and not any(self.wanted.values())
+        return self.cache.parameters["source"] != "stand-in" and self.grayscale and not any(self.wanted.values())
 
     def _write(self, target: Path, folder: Path | None) -> dict[str, Any]:
         images, labels = {}, {}
@@ -131,6 +155,26 @@ class Cifar(CachedData):
         np.save(target / "pixels.npy", np.ascontiguousarray(rows))
         np.save(target / "labels.npy", np.concatenate([labels["train"], labels["test"]]).astype(np.uint8))
         return {"read_from": None if folder is None else str(folder), "n_train": len(labels["train"])}
+
+
+def _write_mega(target: Path, folder: Path) -> dict[str, Any]:
+    pixels, labels, counts = [], [], {}
+    for split in SPLITS:
+        before = len(labels)
+        for place, line, label in mega.read_lines(folder, split):
+            row = np.array(line.split(), dtype=np.int64)
+            if len(row) != _PIXELS or row.min() < 0 or row.max() > 255 or label > 9:
+                raise UsageError(f"{place}: expected {_PIXELS} values in 0..255 and a class in 0..9, got {len(row)} values.")
+            pixels.append(row.astype(np.uint8)[:, None])
+            labels.append(label)
+        counts[split] = len(labels) - before
+        if counts[split] != _MEGA_OFFICIAL[split]:
+            raise UsageError(
+                f"{folder} holds {counts[split]:,} {split} images instead of {_MEGA_OFFICIAL[split]:,}: unpack it again."
+            )
+    np.save(target / "pixels.npy", np.stack(pixels))
+    np.save(target / "labels.npy", np.array(labels, dtype=np.uint8))
+    return {"read_from": str(folder), "counts": counts}
 
 
 def _read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from ..errors import UsageError
 # The archive unpacks to a folder within a folder of the same name, and its outer folder holds older copies of some
 # tasks: the inner one, which the published codes read, comes first.
 _ROOTS = (
+    "lra_release/lra_release/lra_release",
     "lra_release/lra_release",
     "raw_datasets/lra_release/lra_release",
     "raw_datasets/lra_release",
@@ -25,12 +26,14 @@ class Expected:
 
     Attributes:
         task: registered name.
-        folders: names that the folder has in the known layouts; "" also accepts data_dir itself.
+        folders: names that the folder has in the known layouts.
         files: relative paths that all must be there for a folder to be taken.
         tree: the layout, drawn for the error message, relative to data_dir.
         size: how big it is, in words.
         origin: where it comes from.
         instead: what to do without it.
+        by_name: whether only these names are taken, because files of other tasks are called alike. Otherwise data_dir
+            itself, an archive root, or a folder of any name directly in one of them is taken too.
     """
 
     task: str
@@ -40,13 +43,15 @@ class Expected:
     size: str
     origin: str
     instead: str
+    by_name: bool = False
 
     def find_all(self, data_dir: Path) -> list[Path]:
         """Every folder that fits, best first; a renamed folder directly under data_dir or an archive root is last."""
         roots = [Path(data_dir) / root for root in _ROOTS]
-        found = [root / folder for root in roots for folder in (*self.folders, "") if self.fits(root / folder)]
+        names = self.folders if self.by_name else (*self.folders, "")
+        found = [root / name for root in roots for name in names if self.fits(root / name)]
         for root in roots:
-            if root.is_dir():
+            if root.is_dir() and not self.by_name:
                 found += [path for path in sorted(root.iterdir()) if path.is_dir() and self.fits(path)]
         return list(dict.fromkeys(path.resolve() for path in found))
 
@@ -69,8 +74,8 @@ class Expected:
         """The message for files that are not there."""
         lines = [f"No files of '{self.task}' under {Path(data_dir).resolve()}. Expected there ({self.size}):", self.tree]
         lines += [f"Incomplete: {path} lacks {', '.join(lacking)}." for path, lacking in self._incomplete(data_dir)]
-        lines.append(f"Also found inside {', '.join(root for root in _ROOTS if root)}. {self.origin}")
-        lines.append(self.instead)
+        lines.append("The folder may also lie inside lra_release/, lra_release/lra_release/ or raw_datasets/, under any name.")
+        lines += [self.origin, self.instead]
         return "\n".join(lines)
 
     def fits(self, folder: Path) -> bool:

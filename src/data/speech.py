@@ -32,7 +32,10 @@ EXPECTED = Expected(
     files=(*_LISTS.values(), "yes", "zero"),
     tree="  speech_commands_v0.02/\n    validation_list.txt  testing_list.txt\n    yes/*.wav  no/*.wav  ...  (35 folders)",
     size="105,829 clips, 2.4 GB packed",
-    origin="Unpack speech_commands_v0.02.tar.gz with `python -m fractal_ssm.data extract`.",
+    origin=(
+        "Unpack speech_commands_v0.02.tar.gz with "
+        "`python -m fractal_ssm.data extract speech_commands_v0.02.tar.gz --to DATA_DIR/speech_commands_v0.02`."
+    ),
     instead=STAND_IN_HINT,
 )
 

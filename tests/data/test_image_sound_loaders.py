@@ -269,3 +269,40 @@ def test_tones_can_be_told_apart():
     sounds, labels = tones(70, np.random.default_rng(0), 35)
     strongest = np.abs(np.fft.rfft(sounds.astype(float))).argmax(1)
     np.testing.assert_allclose(strongest, 60 * 2 ** (labels * 4 / 35), rtol=0.06)
+
+
+def test_cifar_in_the_form_of_the_mega_repository(tmp_path, monkeypatch):
+    monkeypatch.setattr("fractal_ssm.data.cifar._MEGA_OFFICIAL", {"train": 3, "val": 2, "test": 1})
+    folder = tmp_path / "lra" / "cifar10"
+    (folder / "input").mkdir(parents=True)
+    (folder / "label").mkdir()
+    levels = np.random.default_rng(0).integers(0, 256, (6, 1024))
+    for stem, rows in (("train", range(3)), ("valid", range(3, 5)), ("test", range(5, 6))):
+        (folder / f"input/{stem}.src").write_text("".join(" ".join(map(str, levels[row])) + "\n" for row in rows))
+        (folder / f"label/{stem}.label").write_text("".join(f"{row}\n" for row in rows))
+    data = Cifar(tmp_path, tokenize=True)
+    data.prepare()
+    assert data.describe()["source"] == "mega" and data.describe()["split"] == "mega files"
+    assert data.describe()["counts"] == {"train": 3, "val": 2, "test": 1}
+    ids, label = data.split("val")[1]
+    assert label == 4 and ids.tolist() == levels[4].tolist()
+    with pytest.raises(UsageError, match="split already"):
+        Cifar(tmp_path, n_train=2).prepare()
+    (folder / "input/test.src").write_text("1 2 3\n")
+    with pytest.raises(UsageError, match="test.src, line 1: expected 1024 values"):
+        Cifar(tmp_path).prepare()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_change_neither_order_nor_content(tmp_path, make_cifar, workers):
+    from torch.utils.data import DataLoader
+
+    make_cifar(tmp_path / "cifar")
+    data = Cifar(tmp_path, **IMAGES)
+    data.prepare()
+    samples = data.split("train")
+    loader = DataLoader(samples, batch_size=4, collate_fn=data.collate, num_workers=workers)
+    for start, batch in zip(range(0, 18, 4), loader, strict=True):
+        for row, index in zip(range(len(batch.targets)), range(start, 18), strict=False):
+            np.testing.assert_array_equal(batch.inputs[row].numpy(), samples[index][0])
+            assert batch.targets[row] == samples[index][1]

@@ -151,7 +151,7 @@ def test_tsv_round_trip_in_the_layout_of_the_release(tmp_path):
         (b"Source Target\n", "header"),
         (b"Source\tTarget\r\n( ( ( [MAX 1 ) 2", "line 2: .*cut short"),
         (b"Source\tTarget\r\n5\t5\r\n( ( [MAX 1 )\t1\r\n", "line 3: .*not one complete"),
-        (b"Source\tTarget\r\n" + PRINTED.encode() + b"\t4\r\n", "Target is 4, but the tree has the value 5"),
+        (b"Source\tTarget\r\n" + PRINTED.encode() + b"\t4\r\n", "the target is 4, but the tree has the value 5"),
         (b"Source\tTarget\r\n( [AVG 1 )\t1\r\n", r"\[AVG' is not a ListOps token"),
     ],
 )
@@ -310,3 +310,34 @@ def test_full_size_is_fast(tmp_path):
     trees = generate(100_000, seed=0)
     assert time.perf_counter() - start < 90
     assert len({tree.tobytes() for tree in split_trees(trees)}) == 100_000
+
+
+@pytest.mark.parametrize("place", ["listops", "lra/listops", "raw_datasets/lra/listops"])
+def test_the_form_of_the_mega_repository(tmp_path, place):
+    folder = release(tmp_path / "tsv" / "r")
+    (tmp_path / place / "input").mkdir(parents=True)
+    (tmp_path / place / "label").mkdir()
+    for split, stem in (("train", "train"), ("val", "valid"), ("test", "test")):
+        rows = list(read_tsv(folder / FILES[split]))
+        (tmp_path / place / f"input/{stem}.src").write_text("".join(to_text(symbols) + "\n" for symbols, _ in rows))
+        (tmp_path / place / f"label/{stem}.label").write_text("".join(f"{value}\n" for _, value in rows))
+    data, same = ListOps(tmp_path, **COUNTS), ListOps(tmp_path / "tsv", **COUNTS)
+    for each in (data, same):
+        each.prepare()
+    assert (data.describe()["source"], same.describe()["source"]) == ("mega", "release")
+    assert data.cache.checksum == same.cache.checksum
+    label = tmp_path / place / "label/valid.label"
+    label.write_text(label.read_text() + "3\n")
+    with pytest.raises(UsageError, match="has more lines"):
+        ListOps(tmp_path, source="mega", **{**COUNTS, "n_val": 9}).prepare()
+
+
+def test_files_of_the_mega_repository_are_told_apart_by_folder_only(tmp_path):
+    for name in ("input/train.src", "input/valid.src", "input/test.src", "label/train.label", "label/valid.label"):
+        path = tmp_path / "imdb-4000" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "imdb-4000" / "label/test.label").touch()
+    assert ListOps.found(tmp_path) == []
+    with pytest.raises(UsageError, match="lra.zip"):
+        ListOps(tmp_path, source="mega").prepare()

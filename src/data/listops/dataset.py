@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ...registry import register_dataset
+from .. import mega
 from ..base import SPLITS
 from ..cache import Cache, source_stamp
 from ..cached import CachedData, check_counts
@@ -30,6 +31,7 @@ EXPECTED = Expected(
     origin="They are part of the Long Range Arena release.",
     instead="Without them leave dataset.source=auto: the trees are then drawn by the benchmark's own recipe.",
 )
+MEGA = mega.expected("listops", ("listops",))
 RECIPE = {"max_depth": 10, "max_args": 10, "min_length": 501, "max_length": 1999, "seed": 0}
 
 
@@ -61,8 +63,9 @@ class ListOps(CachedData):
 
     Args:
         data_dir: root of all data.
-        source: "release" reads the user's listops-1000/ folder, "generated" draws trees by the same recipe, "auto"
-            takes the release when it is there and no option of the recipe was changed.
+        source: "release" reads the user's listops-1000/ folder, "mega" the Mega repository's form of it, "generated"
+            draws trees by the same recipe; "auto" takes the first of these that is there, or draws when an option of
+            the recipe was changed.
         n_train, n_val, n_test: samples; of the release the first rows are taken. Generated test and validation trees
             do not depend on n_train, and a smaller training set is the beginning of a larger one.
         l_max: longest sequence; the first l_max - 1 tokens are kept and `<eos>` follows.
@@ -71,7 +74,7 @@ class ListOps(CachedData):
 
     name = "listops"
     expected = EXPECTED
-    sources = ("auto", "release", "generated")
+    sources = ("auto", "release", "mega", "generated")
     n_tokens = len(SPECIALS) + len(SYMBOLS)
     n_classes = 10
 
@@ -104,11 +107,16 @@ class ListOps(CachedData):
             raise UsageError(f"listops needs l_max >= 2 (a token and <eos>), got {l_max}.")
         # A seed of one's own still draws the benchmark's task.
         self._changed = [key for key, value in self.recipe.items() if value != RECIPE[key]]
-        if source == "release" and self._changed:
+        if source in ("release", "mega") and self._changed:
             raise UsageError(
-                f"dataset.{self._changed[0]} belongs to generated trees and has no effect on dataset.source=release. "
+                f"dataset.{self._changed[0]} belongs to generated trees and has no effect on dataset.source={source}. "
                 f"Drop it, or set dataset.source=generated."
             )
+
+    @classmethod
+    def found(cls, data_dir: Path) -> list[tuple[str, Path]]:
+        """See the base class."""
+        return super().found(data_dir) + [("mega", path) for path in MEGA.find_all(data_dir)]
 
     def split(self, name: str) -> PackedSequences:
         """The samples of one split, (ids, value); see the base class."""
@@ -119,43 +127,52 @@ class ListOps(CachedData):
         return {**super().describe(), "recipe": self.cache.parameters.get("recipe")}
 
     def _load(self) -> Cache:
-        if self.source == "release":
-            folder = EXPECTED.require(self.data_dir)
-        elif self.source == "auto" and not self._changed:
-            folder = EXPECTED.find(self.data_dir)
-        else:
-            folder = None
         common = {"counts": self.n_samples, "l_max": self.l_max, "layout": 1}
-        if folder is not None:
-            stamps = [source_stamp(folder / name) for name in FILES.values()]
-            parameters, trees = {"source": "release", "files": stamps, **common}, self._read(folder)
+        source, folder = self._choose()
+        if folder is None:
+            parameters, trees = {"source": source, "recipe": self.recipe, **common}, draw(self.n_samples, self.recipe)
         else:
-            parameters, trees = {"source": "generated", "recipe": self.recipe, **common}, draw(self.n_samples, self.recipe)
+            files = FILES.values() if source == "release" else MEGA.files
+            stamps = [source_stamp(folder / name) for name in files]
+            parameters, trees = {"source": source, "files": stamps, **common}, self._read(folder, source)
         return self._store(parameters, lambda target: self._write(target, trees, folder))
+
+    def _choose(self) -> tuple[str, Path | None]:
+        """Source and folder to read; no folder where trees are to be drawn."""
+        if self.source == "generated" or (self.source == "auto" and self._changed):
+            return "generated", None
+        for source, folder in self.found(self.data_dir):
+            if self.source in ("auto", source):
+                return source, folder
+        if self.source == "auto":
+            return "generated", None
+        raise UsageError((EXPECTED if self.source == "release" else MEGA).missing(self.data_dir))
 
     def _members(self) -> dict[str, np.ndarray]:
         ends = np.cumsum([self.cache.parameters["counts"][split] for split in SPLITS])
         return dict(zip(SPLITS, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
 
     def _convention(self) -> str:
-        return "release files" if self.cache.parameters["source"] == "release" else "drawn apart"
+        return "drawn apart" if self.cache.parameters["source"] == "generated" else "release files"
 
     def _is_benchmark(self) -> bool:
         return not set(self._changed) - {"seed"}
 
-    def _read(self, folder: Path) -> Iterator[tuple[np.ndarray, int]]:
-        from .text import read_tsv
+    def _read(self, folder: Path, source: str) -> Iterator[tuple[np.ndarray, int]]:
+        from .text import read_mega, read_tsv
 
         with progress("Reading ListOps", sum(self.n_samples.values()), "trees") as advance:
-            for split, file in FILES.items():
+            for split in SPLITS:
+                file = folder / (FILES[split] if source == "release" else mega.FILES[split][0])
+                trees = read_tsv(file) if source == "release" else read_mega(folder, split)
                 rows = 0
-                for row in itertools.islice(read_tsv(folder / file), self.n_samples[split]):
+                for row in itertools.islice(trees, self.n_samples[split]):
                     yield row
                     rows += 1
                     advance(1)
                 if rows < self.n_samples[split]:
                     raise UsageError(
-                        f"{folder / file} holds {rows:,} trees, {self.n_samples[split]:,} were asked for. If the file "
+                        f"{file} holds {rows:,} trees, {self.n_samples[split]:,} were asked for. If the file "
                         f"is whole, set dataset.n_{split}={rows}; if not, copy or download it again."
                     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import UsageError
+from .. import mega
 from .generator import evaluate
 from .symbols import SYMBOLS
 
@@ -89,14 +90,24 @@ def read_tsv(path: Path) -> Iterator[tuple[np.ndarray, int]]:
                     f"{path}, line {number}: expected a tree, a tab and a digit, got {line[-40:]!r} at its end. "
                     f"The file may have been cut short: copy or download it again."
                 )
-            try:
-                symbols = from_text(fields[0])
-                value = evaluate(symbols)
-            except UsageError as error:
-                raise UsageError(f"{path}, line {number}: {error} Copy or download the file again.") from None
-            if value != int(fields[1]):
-                raise UsageError(
-                    f"{path}, line {number}: Target is {int(fields[1])}, but the tree has the value {value}. "
-                    f"This is not the ListOps release or it is damaged."
-                )
-            yield symbols, value
+            yield _checked(fields[0], int(fields[1]), f"{path}, line {number}")
+
+
+def read_mega(folder: Path, split: str) -> Iterator[tuple[np.ndarray, int]]:
+    """Read pairs (symbol codes, value) from the Mega repository's form, checking every row as `read_tsv` does."""
+    for place, source, label in mega.read_lines(folder, split):
+        yield _checked(source, label, place)
+
+
+def _checked(source: bytes, label: int, place: str) -> tuple[np.ndarray, int]:
+    try:
+        symbols = from_text(source)
+        value = evaluate(symbols)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error} Copy or download the file again.") from None
+    if value != label:
+        raise UsageError(
+            f"{place}: the target is {label}, but the tree has the value {value}. These are not the ListOps of the "
+            f"release, or they are damaged."
+        )
+    return symbols, value
