@@ -83,7 +83,7 @@ class S4(SISOLayer):
             check_sizes("S4", fold_length=fold_length)
         modes = initial_low_rank(init, d_state)
         n_modes = d_state // 2
-        super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), complex_state=True)
+        super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes))
         self.dt_transform = dt_transform
         self.fold_length = fold_length
         self.backend = backend if backend != "auto" else ("powers" if fold_length is None else "cauchy")
@@ -103,16 +103,17 @@ class S4(SISOLayer):
         return step_size(self.inv_dt, self.dt_transform)
 
     def fold(self, C: Tensor) -> None:
-        """Set the parameter from a C (directions, H, P, 2) that is not folded; `unfolded` reads it back."""
+        """Set the parameter from a C (directions, H, P, 2) that is not folded."""
         with torch.no_grad(), full_precision(self.D.device):
-            system = self._system_of(torch.view_as_complex(C.double().contiguous()), 1.0, fold_length=None)
-            folded = system.C if self.fold_length is None else system.folded(self.fold_length)
-            self.C.copy_(torch.view_as_real(folded.resolve_conj()))
+            if self.fold_length is not None:
+                system = self._system_of(torch.view_as_complex(C.double().contiguous()), 1.0, fold_length=None)
+                C = torch.view_as_real(system.folded(self.fold_length).resolve_conj())
+            self.C.copy_(C)
 
-    def unfolded(self) -> Tensor:
-        """C itself: (directions, H, P) complex128."""
-        with full_precision(self.D.device):
-            return self.system().unfolded()
+    def unfold(self, C: Tensor, length: int) -> Tensor:
+        """(directions, H, P) complex128: the C whose folded form at `length` is C (directions, H, P, 2)."""
+        with torch.no_grad(), full_precision(self.D.device):
+            return self._system_of(torch.view_as_complex(C.double().contiguous()), 1.0, length).unfolded()
 
     def system(self, dt_scale: float | Tensor = 1.0) -> LowRankSystem:
         """The discrete system; see `SISOLayer.system`."""

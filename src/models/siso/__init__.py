@@ -6,8 +6,18 @@
 A layer says how its parameters become a discrete system (`System`: diagonal here, dense in s4); `SISOLayer` runs it.
 """
 
+from .diagonal import DiagonalSISO
 from .layer import SISOLayer
 from .parameters import check_copies, dss_input, initial_steps, step_size
 from .system import DiagonalSystem, System
 
-__all__ = ["DiagonalSystem", "SISOLayer", "System", "check_copies", "dss_input", "initial_steps", "step_size"]
+__all__ = [
+    "DiagonalSISO",
+    "DiagonalSystem",
+    "SISOLayer",
+    "System",
+    "check_copies",
+    "dss_input",
+    "initial_steps",
+    "step_size",
+]

@@ -35,13 +35,12 @@ class SISOLayer(SequenceLayer):
 
     roles: ClassVar[dict[str, str]] = {"D": "D"}
 
-    def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...], complex_state: bool):
+    def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...]):
         super().__init__()
         self.d_model = d_model
         self.bidirectional = bidirectional
         self.D: nn.Parameter = real_parameter(torch.randn(d_model, dtype=torch.float64))
         self._state_shape = state_shape
-        self._complex_state = complex_state
         self._step_cache: _StepCache | None = None
 
     @property
@@ -64,7 +63,7 @@ class SISOLayer(SequenceLayer):
     def forward(
         self, u: Tensor, state: Tensor | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
     ) -> tuple[Tensor, Tensor | None]:
-        """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, H, ...)."""
+        """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, H, P) complex."""
         self._check_input(u, state, lengths)
         self._check_state(state, u.shape[0])
         check_lengths(lengths, u.shape[1])
@@ -87,11 +86,10 @@ class SISOLayer(SequenceLayer):
             return torch.addcmul(y, self.D, u).to(u_t.dtype), x
 
     def initial_state(self, batch_size: int) -> Tensor:
-        """The state of rest: zeros (B, H, ...)."""
+        """The state of rest: zeros (B, H, P), complex."""
         if not self.causal:
             return super().initial_state(batch_size)
-        dtype = self.D.dtype.to_complex() if self._complex_state else self.D.dtype
-        return torch.zeros(batch_size, *self._state_shape, dtype=dtype, device=self.D.device)
+        return torch.zeros(batch_size, *self._state_shape, dtype=self.D.dtype.to_complex(), device=self.D.device)
 
     def _run(
         self, u: Tensor, x0: Tensor | None, lengths: Tensor | None, system: System

@@ -16,7 +16,7 @@ from ...ops.vandermonde import vandermonde, vandermonde_sum
 
 
 class System(ABC):
-    """A discrete system for each feature, of the same form for all; `x` stands for a state of shape (B, H, ...)."""
+    """A discrete system for each feature, of the same form for all; x is a state (B, H, P), complex."""
 
     @abstractmethod
     def kernel(self, length: int) -> Tensor:

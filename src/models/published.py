@@ -1,0 +1,151 @@
+"""Weights in the layout of the published S4, S4D and S5 codes, loaded into our layers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import UsageError, did_you_mean
+from .s4 import S4
+from .s4d import S4D
+from .s5 import S5
+
+Arrays = dict[str, Tensor]
+
+# What reference files hold beside the parameters: inputs, outputs and gradients of the published code.
+_RECORDS = ("u", "y", "loss", "kernel", "opts")
+
+
+def load_published(layer: nn.Module, arrays: Mapping[str, Any]) -> nn.Module:
+    """Set a layer's parameters from arrays named and shaped as in the published code.
+
+    Complex arrays have a last axis (re, im). With P modes stored, c = 2 if the layer is bidirectional, else 1:
+
+        S4D  inv_dt (H, 1), A_real and A_imag (n_ssm, P), B (1, n_ssm, P, 2), C (c, H, P, 2); D (1, H) optional
+        S4   the same and P (rank, n_ssm, P, 2); l_kernel optional: above 0, C is folded at that length
+        S5   Lambda_re, Lambda_im (P,), log_step (P, 1), B (P, H, 2), D (H,); C (H, P, 2), or C1 and C2 forward and
+             backward (H, P, 2), or C (H, 2 P, 2) with the two side by side
+
+    Axes of size 1 may be absent. Meaning: Lambda = -exp(A_real) - i A_imag, dt = exp(inv_dt) or softplus(inv_dt), as the
+    layer was built. The records of a reference file (u, y, loss, kernel, grad_*) are passed over; its `opts`, a mapping or
+    its printed form, are compared with the layer's options.
+
+    Args:
+        layer: an S4, S4D or S5.
+        arrays: name -> array, tensor or nested list. An `.npz` of several cases has to be narrowed to one first.
+    Returns:
+        The same layer.
+    Raises:
+        UsageError: another kind of layer; a name that is missing or unknown; a shape or an option that does not fit.
+        Nothing has been changed then.
+    """
+    for kind, convert in _CONVERTERS.items():
+        if isinstance(layer, kind):
+            break
+    else:
+        raise UsageError(
+            f"load_published knows the layouts of S4, S4D and S5, not of {type(layer).__name__}. "
+            f"For a whole model, load each of its layers."
+        )
+    _check_options(layer, arrays.get("opts"))
+    given = {
+        name: torch.as_tensor(np.asarray(value), dtype=torch.float64)
+        for name, value in arrays.items()
+        if name not in _RECORDS and not name.startswith("grad_")
+    }
+    convert(layer, given)
+    return layer
+
+
+def _load_s4d(layer: S4D, given: Arrays) -> None:
+    _check_names(given, required=("inv_dt", "A_real", "A_imag", "B", "C"), optional=("D",))
+    _assign(layer, given)
+
+
+def _load_s4(layer: S4, given: Arrays) -> None:
+    _check_names(given, required=("inv_dt", "A_real", "A_imag", "B", "P", "C"), optional=("D", "l_kernel"))
+    if layer.Q is not None:
+        raise UsageError(
+            "The published S4 has Q = P, but this layer was built with a Q of its own (init of an unsymmetric measure). "
+            "Build it with init='legs', 'legt' or 'fourier'."
+        )
+    length = int(given.pop("l_kernel", torch.tensor(0)).item())
+    C = _shaped(layer, "C", given["C"], layer.C.shape)
+    _assign(layer, given)
+    if length > 0 and length != layer.fold_length:
+        C = torch.view_as_real(layer.unfold(C, length).resolve_conj())
+        length = 0
+    if length == 0:
+        layer.fold(C)
+
+
+def _load_s5(layer: S5, given: Arrays) -> None:
+    outputs = ("C1", "C2") if "C1" in given or "C2" in given else ("C",)
+    _check_names(given, required=("Lambda_re", "Lambda_im", "log_step", "B", "D", *outputs), optional=())
+    given["log_dt"] = given.pop("log_step")
+    if outputs == ("C1", "C2"):
+        given["C"], given["C_backward"] = given.pop("C1"), given.pop("C2")
+    elif layer.bidirectional and given["C"].dim() == 3:
+        given["C"], given["C_backward"] = given["C"].chunk(2, dim=1)
+    if ("C_backward" in given) != layer.bidirectional:
+        raise UsageError(
+            f"The arrays are of a layer with bidirectional={'C_backward' in given}, this one has "
+            f"bidirectional={layer.bidirectional}."
+        )
+    _assign(layer, given)
+
+
+_CONVERTERS: dict[type[nn.Module], Callable[[Any, Arrays], None]] = {S4D: _load_s4d, S4: _load_s4, S5: _load_s5}
+
+
+def _check_names(given: Arrays, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
+    known = (*required, *optional)
+    for name in given:
+        if name not in known:
+            raise UsageError(f"Unknown array '{name}'. Known: {', '.join(known)}.{did_you_mean(name, known)}")
+    missing = [name for name in required if name not in given]
+    if missing:
+        raise UsageError(f"Missing {', '.join(missing)}: needed are {', '.join(required)}, given {', '.join(given)}.")
+
+
+def _assign(layer: nn.Module, given: Arrays) -> None:
+    """Copy every array into the parameter of its name, after all shapes have been checked."""
+    parameters = dict(layer.named_parameters())
+    shaped = {name: _shaped(layer, name, value, parameters[name].shape) for name, value in given.items()}
+    with torch.no_grad():
+        for name, value in shaped.items():
+            parameters[name].copy_(value)
+
+
+def _shaped(layer: nn.Module, name: str, value: Tensor, shape: torch.Size) -> Tensor:
+    """`value` in `shape`, which may differ from its own only by axes of size 1."""
+    if [size for size in value.shape if size != 1] != [size for size in shape if size != 1]:
+        raise UsageError(
+            f"'{name}' has shape {tuple(value.shape)}, but this layer's has {tuple(shape)}: {layer}. "
+            f"Build the layer with the sizes of the arrays."
+        )
+    return value.reshape(shape)
+
+
+def _check_options(layer: nn.Module, opts: Any) -> None:
+    """Refuse arrays whose recorded options would give them another meaning in this layer."""
+    if opts is None:
+        return
+    if not isinstance(opts, Mapping):
+        opts = ast.literal_eval(str(opts))
+    ours = {
+        "dt_transform": getattr(layer, "dt_transform", None),
+        "disc": getattr(layer, "discretization", None),
+        "real_transform": "exp",
+    }
+    for name, value in ours.items():
+        if value is not None and opts.get(name, value) != value:
+            raise UsageError(
+                f"The arrays were made with {name}='{opts[name]}', this layer has '{value}'. "
+                f"Build it with the same option, or the numbers mean something else."
+            )

@@ -1,0 +1,128 @@
+"""The diagonal SISO layer that S4D and the convolution form of FRACTAL share: everything but where the modes start."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import UsageError, unknown
+from ...ops.discretize import complex_exp, discretize
+from ...ops.vandermonde import check_backend
+from ..ssm import real_parameter
+from ..ssm_init import check_sizes, complex_normal
+from .layer import SISOLayer
+from .parameters import dss_input, step_size
+from .system import DiagonalSystem
+
+DISCRETIZATIONS = ("zoh", "bilinear", "dss")
+
+
+class DiagonalSISO(SISOLayer):
+    """For each feature x' = Lambda x + B u, y = 2 Re(C x) + D u with a diagonal Lambda and a step of its own.
+
+    Lambda = -exp(A_real) - i A_imag, so every mode decays, whatever training does. dt = exp(inv_dt) or
+    softplus(inv_dt). Kernel, with z = dt Lambda (C B below is the elementwise product):
+
+        zoh       K_l = 2 Re sum_n C B (exp(z) - 1) / Lambda  exp(z l)
+        bilinear  K_l = 2 Re sum_n C B dt / (1 - z/2)  ((1 + z/2) / (1 - z/2))^l
+        dss       K_l = Re sum_n C B / Lambda  softmax_l(z l),  l = 0 .. l_max - 1     (once the real part, as published)
+
+    Args:
+        d_model: H, features in and out.
+        Lambda, B: (n_ssm, P) complex128, where the modes start; n_ssm divides H, feature h uses row h mod n_ssm.
+        bidirectional: add a kernel for the future, with a C of its own.
+        discretization: "zoh", "bilinear" or "dss".
+        inv_dt: (H,) initial parameters of the steps.
+        dt_transform: "exp" or "softplus".
+        l_max: only for "dss": the number of positions that its softmax runs over.
+        backend: of `ops.vandermonde`: "auto", "torch" or "keops".
+    Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), C (directions, H, P, 2), D (H,); last axis
+        (re, im).
+    Raises:
+        UsageError: an unknown discretization or backend, or "dss" without l_max.
+    """
+
+    roles: ClassVar[dict[str, str]] = {
+        **SISOLayer.roles,
+        "inv_dt": "dt",
+        "A_real": "A",
+        "A_imag": "A",
+        "B": "B",
+        "C": "C",
+    }
+
+    def __init__(
+        self,
+        d_model: int,
+        Lambda: Tensor,
+        B: Tensor,
+        *,
+        bidirectional: bool,
+        discretization: str,
+        inv_dt: Tensor,
+        dt_transform: str,
+        l_max: int | None,
+        backend: str,
+    ):
+        check_discretization(discretization, l_max)
+        check_backend(backend)
+        n_modes = Lambda.shape[1]
+        super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes))
+        self.discretization = discretization
+        self.dt_transform = dt_transform
+        self.l_max = l_max
+        self.backend = backend
+        self.inv_dt: nn.Parameter = real_parameter(inv_dt)
+        self.A_real: nn.Parameter = real_parameter(torch.log(-Lambda.real))
+        self.A_imag: nn.Parameter = real_parameter(-Lambda.imag)
+        self.B: nn.Parameter = real_parameter(B)
+        self.C: nn.Parameter = real_parameter(complex_normal((2 if bidirectional else 1, d_model, n_modes)))
+
+    @property
+    def Lambda(self) -> Tensor:
+        """(n_ssm, P) complex128 eigenvalues."""
+        return torch.complex(-torch.exp(self.A_real.double()), -self.A_imag.double())
+
+    @property
+    def dt(self) -> Tensor:
+        """(H,) float64 steps."""
+        return step_size(self.inv_dt, self.dt_transform)
+
+    def system(self, dt_scale: float | Tensor = 1.0) -> DiagonalSystem:
+        """The discrete diagonal system; see `SISOLayer.system`."""
+        Lambda, B = self.Lambda, torch.view_as_complex(self.B)
+        copies = self.d_model // len(Lambda)
+        Lambda, B = Lambda.repeat(copies, 1), B.repeat(copies, 1)
+        dt = (self.dt * dt_scale)[:, None]
+        if self.discretization == "dss":
+            z = Lambda * dt
+            Lambda_bar, gamma = complex_exp(z), 0.5 * dss_input(Lambda, z, self.l_max)
+        else:
+            Lambda_bar, gamma = discretize(Lambda, dt, self.discretization)
+        return DiagonalSystem(Lambda_bar, gamma * B, torch.view_as_complex(self.C), self.backend)
+
+    def extra_repr(self) -> str:
+        """Sizes and options in the module's printed form."""
+        return (
+            f"d_model={self.d_model}, n_modes={self.C.shape[2]}, n_ssm={self.B.shape[0]}, "
+            f"bidirectional={self.bidirectional}, discretization={self.discretization}"
+        )
+
+
+def check_discretization(discretization: str, l_max: int | None) -> None:
+    """Refuse an unknown discretisation, or the one that lacks its length.
+
+    Raises:
+        UsageError: see above.
+    """
+    if discretization not in DISCRETIZATIONS:
+        raise unknown("discretization", discretization, DISCRETIZATIONS)
+    if l_max is not None:
+        check_sizes("A layer", l_max=l_max)
+    elif discretization == "dss":
+        raise UsageError(
+            "discretization='dss' normalises its kernel over l_max positions, so the layer has to be told: give "
+            "l_max, the longest sequence of the data. zoh and bilinear do not need it."
+        )
