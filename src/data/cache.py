@@ -221,4 +221,7 @@ def _lock(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             print(f"Waiting for another process that builds {folder} ...", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            # Some network file systems have no locks: two builds may then run, and the renaming decides.
+            print(f"No file lock on {folder.parent} ({error.strerror}); building without.", file=sys.stderr)
         yield

@@ -36,8 +36,8 @@ EXPECTED = Expected(
     size="50,000 reviews, 84 MB packed",
     origin=(
         "Unpack aclImdb_v1.tar.gz of the Large Movie Review Dataset (Stanford) with "
-        "`python -m fractal_ssm.data extract aclImdb_v1.tar.gz --to DATA_DIR/imdb`. Files of the hub's parquet form, "
-        "imdb/train-*.parquet and imdb/test-*.parquet, are read too where pyarrow is installed."
+        "`python -m fractal_ssm.data extract aclImdb_v1.tar.gz --to DATA_DIR/imdb`. The hub's parquet form is read too where "
+        "pyarrow is installed: imdb/train-00000-of-00001.parquet and imdb/test-00000-of-00001.parquet."
     ),
     instead=STAND_IN_HINT,
 )

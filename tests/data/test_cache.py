@@ -212,6 +212,15 @@ def test_the_loser_of_a_race_without_locks_takes_the_winner_s_result(tmp_path):
     assert load_or_build(tmp_path / "c", PARAMETERS, overtaken).facts == {"count": 1000}
 
 
+def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
+    def no_locks(file, operation):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    assert load_or_build(tmp_path / "c", PARAMETERS, write_numbers).facts == {"count": 1000}
+    assert "No locks available" in capsys.readouterr().err
+
+
 def test_a_place_that_cannot_be_written(tmp_path, monkeypatch):
     def denied(*args, **kwargs):
         raise PermissionError(13, "Permission denied", "/readonly")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import types
 from collections import Counter
 
 import numpy as np
@@ -98,15 +100,42 @@ def test_imdb_damages(tmp_path, make_imdb):
     assert not [path for path in (tmp_path / "cache/imdb").iterdir() if path.is_dir()]
 
 
-def test_imdb_parquet_without_pyarrow(tmp_path):
+@pytest.fixture
+def parquet_files(tmp_path):
     (tmp_path / "imdb").mkdir()
     for part in ("train", "test"):
-        (tmp_path / f"imdb/{part}-00000-of-00001.parquet").write_bytes(b"PAR1")
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        with pytest.raises(UsageError, match="pip install pyarrow"):
-            Imdb(tmp_path, **ALL).prepare()
+        (tmp_path / f"imdb/{part}-00000-of-00001.parquet").write_bytes(part.encode())
+    return tmp_path
+
+
+def test_imdb_parquet_without_pyarrow(parquet_files, monkeypatch):
+    monkeypatch.setattr("fractal_ssm.data.imdb.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="pip install pyarrow"):
+        Imdb(parquet_files, **ALL).prepare()
+
+
+def test_imdb_parquet(parquet_files, monkeypatch):
+    # Stands for pyarrow, which the tests do not need: a table of ten negative, then ten positive reviews.
+    def read_table(path, columns):
+        assert columns == ["text", "label"]
+        texts = [f"{path.read_text()} {index}" for index in range(20)]
+        values = {"text": texts, "label": [index // 10 for index in range(20)]}
+        return {key: types.SimpleNamespace(to_pylist=lambda column=column: column) for key, column in values.items()}
+
+    package = types.ModuleType("pyarrow")
+    package.parquet = types.ModuleType("pyarrow.parquet")
+    package.parquet.read_table = read_table
+    monkeypatch.setitem(sys.modules, "pyarrow", package)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", package.parquet)
+    monkeypatch.setattr("fractal_ssm.data.imdb.find_spec", lambda name: package)
+    data = Imdb(parquet_files, min_freq=1, select_on_test=True, **ALL)
+    data.prepare()
+    assert [text_of(data, data.split("train")[index][0]) for index in (0, 1, 2)] == [
+        "train 0<eos>",
+        "train 10<eos>",
+        "train 1<eos>",
+    ]
+    assert data.describe()["label_shares"]["train"] == [0.5, 0.5] and data.describe()["source"] == "release"
 
 
 @pytest.mark.parametrize("name", ["imdb", "aan"])
