@@ -1,5 +1,5 @@
 """Sequence layers and the model around them: importing this package registers the built-in layers."""
 
-from . import fractal, lru, s4, s4d, s5, transformer
+from . import dss, fractal, lru, s4, s4d, s5, transformer
 
-__all__ = ["fractal", "lru", "s4", "s4d", "s5", "transformer"]
+__all__ = ["dss", "fractal", "lru", "s4", "s4d", "s5", "transformer"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ... import hippo
 from ...ops.vandermonde import check_backend
 from ...registry import register_layer
-from ..siso import SISOLayer, initial_steps, step_size
+from ..siso import SISOLayer, initial_steps, keep_softmax_length, step_size
 from ..ssm import real_parameter
 from ..ssm_init import check_sizes
 from .system import SoftmaxSystem
@@ -34,15 +34,16 @@ class DSS(SISOLayer):
             LegS of order 2 N (real part -1/2).
         bidirectional: add a kernel for the future, with a C of its own.
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
-        l_max: S.
+        l_max: S. It is kept in the state dict as `softmax_length` (0 for None), and loading weights sets it.
         backend: of `ops.vandermonde`.
     Parameters: Lambda_re, Lambda_im (N,), log_dt (H,), C (directions, H, N, 2), last axis (re, im), each part from
-        N(0, 1), D (H,).
+        N(0, 1), D (H,). Buffer: softmax_length ().
     Raises:
         UsageError: impossible sizes or step range, unknown backend.
     Source: arXiv 2203.14343, proposition 1 (b), sections 3.2 and 4.
     """
 
+    l_max: int | None
     roles: ClassVar[dict[str, str]] = {
         **SISOLayer.roles,
         "Lambda_re": "A",
@@ -62,11 +63,9 @@ class DSS(SISOLayer):
         backend: str = "auto",
     ):
         check_sizes("DSS", d_model=d_model, d_state=d_state)
-        if l_max is not None:
-            check_sizes("DSS", l_max=l_max)
         check_backend(backend)
         super().__init__(d_model, bidirectional, state_shape=(d_model, d_state))
-        self.l_max = l_max
+        keep_softmax_length(self, l_max)
         self.backend = backend
         imag = torch.from_numpy(hippo.imaginary_parts("legs", d_state))
         self.Lambda_re: nn.Parameter = real_parameter(torch.full_like(imag, -0.5))

@@ -11,9 +11,9 @@ from ...errors import UsageError, unknown
 from ...ops.discretize import complex_exp, discretize
 from ...ops.vandermonde import check_backend
 from ..ssm import real_parameter
-from ..ssm_init import check_sizes, complex_normal
+from ..ssm_init import complex_normal
 from .layer import SISOLayer
-from .parameters import dss_input, step_size
+from .parameters import dss_input, keep_softmax_length, step_size
 from .system import DiagonalSystem
 
 DISCRETIZATIONS = ("zoh", "bilinear", "dss")
@@ -36,7 +36,7 @@ class DiagonalSISO(SISOLayer):
         discretization: "zoh", "bilinear" or "dss".
         inv_dt: (H,) initial parameters of the steps.
         dt_transform: "exp" or "softplus".
-        l_max: only for "dss": the number of positions that its softmax runs over.
+        l_max: only for "dss": the number of positions that its softmax runs over, kept in the state dict.
         backend: of `ops.vandermonde`: "auto", "torch" or "keops".
     Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), C (directions, H, P, 2), D (H,); last axis
         (re, im).
@@ -72,7 +72,8 @@ class DiagonalSISO(SISOLayer):
         super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes))
         self.discretization = discretization
         self.dt_transform = dt_transform
-        self.l_max = l_max
+        if discretization == "dss":
+            keep_softmax_length(self, l_max)
         self.backend = backend
         self.inv_dt: nn.Parameter = real_parameter(inv_dt)
         self.A_real: nn.Parameter = real_parameter(torch.log(-Lambda.real))
@@ -119,9 +120,7 @@ def check_discretization(discretization: str, l_max: int | None) -> None:
     """
     if discretization not in DISCRETIZATIONS:
         raise unknown("discretization", discretization, DISCRETIZATIONS)
-    if l_max is not None:
-        check_sizes("A layer", l_max=l_max)
-    elif discretization == "dss":
+    if discretization == "dss" and l_max is None:
         raise UsageError(
             "discretization='dss' normalises its kernel over l_max positions, so the layer has to be told: give "
             "l_max, the longest sequence of the data. zoh and bilinear do not need it."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...errors import UsageError, unknown
 from ...ops.discretize import complex_expm1
@@ -49,6 +49,23 @@ def check_copies(layer: str, d_model: int, n_ssm: int | None) -> int:
     if d_model % n_ssm:
         raise UsageError(f"{layer} repeats its n_ssm copies over the features: {n_ssm} does not divide {d_model}.")
     return n_ssm
+
+
+def keep_softmax_length(layer: nn.Module, l_max: int | None) -> None:
+    """Give a layer `l_max` and put it into the state dict, as `softmax_length` (0 for None).
+
+    What a softmax kernel computes depends on the number of positions that it runs over, so this number belongs to the
+    weights: loading them sets it, whatever the layer was built with.
+    """
+    if l_max is not None:
+        check_sizes(type(layer).__name__, l_max=l_max)
+    layer.register_buffer("softmax_length", torch.tensor(l_max or 0))
+    layer.register_load_state_dict_post_hook(_read_softmax_length)
+    _read_softmax_length(layer, None)
+
+
+def _read_softmax_length(layer: nn.Module, _: object) -> None:
+    layer.l_max = int(layer.softmax_length) or None
 
 
 def dss_input(Lambda: Tensor, z: Tensor, l_max: int) -> Tensor:
