@@ -88,7 +88,7 @@ def lagt(N: int) -> Operator:
 def fourier(N: int, *, theta: float = 1.0) -> Operator:
     """FouT: uniform density on the window [t - theta, t], Fourier basis.
 
-    States in pairs, cosine and sine of frequency f = 0, 1, .. over theta, as published: state 1 is the sine of
+    States in pairs, cosine and sine of 2 pi f lag / theta with f = 0, 1, .., as published: state 1 is the sine of
     frequency 0, which no input reaches and which stays 0. For odd N that state is left out instead, so that every
     frequency has its pair: 1, then cosine and sine of f = 1, 2, ...
     A = (2 / theta) (b b^T + rotation), rotation of pair f = [[0, pi f], [-pi f, 0]];  B = (2 / theta) b,
@@ -204,7 +204,7 @@ def _fourier_layout(N: int) -> tuple[Array, Array]:
 
 def _fourier_basis(s: Array, N: int) -> Array:
     frequency, is_cosine = _fourier_layout(N)
-    phase = 2.0 * np.pi * frequency[:, None] * np.atleast_1d(s)[None, :]
+    phase = 2.0 * np.pi * frequency[:, None] * (1.0 - np.atleast_1d(s)[None, :])
     amplitude = np.where(frequency == 0, 1.0, np.sqrt(2.0))[:, None]
     return amplitude * np.where(is_cosine[:, None], np.cos(phase), np.sin(phase))
 
@@ -213,7 +213,7 @@ def _fourier_cumulative(s: Array, N: int) -> Array:
     frequency, is_cosine = _fourier_layout(N)
     s = np.atleast_1d(np.asarray(s, dtype=np.float64))
     omega = 2.0 * np.pi * np.maximum(frequency, 1)[:, None]
-    wave = np.sqrt(2.0) * np.where(is_cosine[:, None], np.sin(omega * s), -np.cos(omega * s)) / omega
+    wave = np.sqrt(2.0) * np.where(is_cosine[:, None], -np.sin(omega * (1.0 - s)), np.cos(omega * (1.0 - s))) / omega
     flat = np.where(is_cosine[:, None], s[None, :], 0.0)
     return np.where(frequency[:, None] == 0, flat, wave)
 

@@ -192,7 +192,10 @@ def _scaled(
 
 
 def _log_derivatives(N: int, alpha: float) -> tuple[Array, Array, float]:
-    """d log v, d log q (N,) and d log beta_N by alpha: d log h_n = -1 / (2 h_n^2), d log beta_n = -sum_k 1/(k - alpha)."""
+    """d log v, d log q (N,) and d log beta_N by alpha.
+
+    d log h_n = -1 / (2 h_n^2), d log beta_n = -sum_{k = 1 .. n} 1 / (k - alpha).
+    """
     d_log_h = -0.5 / jacobi.norms(N, alpha) ** 2
     d_log_beta = -np.concatenate([[0.0], np.cumsum(1.0 / (np.arange(1, N + 1) - alpha))])
     return d_log_h + d_log_beta[:N], d_log_h - d_log_beta[:N], float(d_log_beta[N])

@@ -3,8 +3,8 @@
 Signals are step functions: u[k] is the value held over (t[k-1], t[k]], with t[-1] = 0, so nothing is approximated in
 time. Two forms of the state equation:
 
-    ltv  x' = (-A x + B u) / t, what the measures on [0, t] define ("scaled" kind only); exact step with r = t[k-1]/t[k]:
-         x_k = r^A x_{k-1} + (I - r^A) A^-1 B u_k;
+    ltv  x' = (-A x + B u) / t, what the measures on [0, t] define ("scaled" kind only); exact step with
+         r = t[k-1] / t[k]: x_k = r^A x_{k-1} + (I - r^A) A^-1 B u_k;
     lti  x' = -A x + B u, from rest at t = 0: x_k = exp(-dt A) x_{k-1} + (I - exp(-dt A)) A^-1 B u_k. A measure on
          [0, t] then sees the past through s = exp(-lag).
 """

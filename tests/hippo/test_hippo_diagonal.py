@@ -78,6 +78,18 @@ def test_closed_form_against_sixty_digits_beyond_float64(N, alpha):
     assert relative(found.V.real, columns) < 1e-12
 
 
+@pytest.mark.parametrize("alpha", (0.2, 0.5, 0.9))
+@pytest.mark.parametrize("N", (2, 6, 10))
+def test_the_papers_operator_is_legs_in_other_coordinates(N, alpha):
+    # A(alpha) = T A(0) T^-1, B(alpha) = T B(0), T = V(alpha) diag(B_tilde(alpha) / B_tilde(0)) V(0)^-1.
+    here, legs = eigensystem(N, alpha), eigensystem(N, 0.0)
+    T = here.sign_V * np.exp(here.log_V + (here.log_B_tilde - legs.log_B_tilde)[None, :]) @ np.exp(legs.log_W)
+    built, zero = operator("fractional", N, alpha=alpha), operator("legs", N)
+    scale = np.abs(T) @ np.abs(zero.A)
+    assert (np.abs(built.A @ T - T @ zero.A) <= 1e-9 * scale.max()).all()
+    assert relative(T @ zero.B, built.B) < 1e-9
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=setting_id)
 @pytest.mark.parametrize("N", (1, 2, 4, 63, 64, 256))
 def test_direct_rebuilds_the_operator_or_refuses(setting, N):
@@ -182,7 +194,8 @@ def test_dplr_is_exact(setting, N):
     if N % 2 == 0:
         half = form.half()
         full = (form.V * form.Lambda) @ form.B
-        np.testing.assert_allclose(2 * ((half.V * half.Lambda) @ half.B).real, full.real, atol=1e-9 * np.abs(full).max())
+        twice = 2 * ((half.V * half.Lambda) @ half.B).real
+        np.testing.assert_allclose(twice, full.real, atol=1e-9 * np.abs(full).max())
     else:
         with pytest.raises(UsageError, match="odd"):
             form.half()

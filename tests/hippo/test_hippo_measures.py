@@ -106,8 +106,12 @@ def test_cumulative_integrates_basis_times_density(setting):
     built = build(setting, 6)
     low, high = (0.2, 0.7)
     G = built.cumulative(np.array([low, high]))
+
+    def integrand(s: float, n: int) -> float:
+        return float((built.basis(np.array([s]))[n] * built.density(np.array([s])))[0])
+
     for n in range(6):
-        integral, _ = quad(lambda s, n=n: float((built.basis(np.array([s]))[n] * built.density(np.array([s])))[0]), low, high)
+        integral, _ = quad(integrand, low, high, args=(n,))
         assert abs(G[n, 1] - G[n, 0] - integral) < 1e-10
 
 

@@ -1,0 +1,72 @@
+"""One signal, read back from the state of every measure, with its error and the least error possible."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from fractal_ssm.hippo import operator, project, reconstruct, true_projection
+from fractal_ssm.hippo.projection import coordinate
+from scripts.figures import style
+
+N = 32
+LENGTH = 1500
+PANELS = (
+    ("legs", {}),
+    ("legt", {"theta": 0.5}),
+    ("lagt", {}),
+    ("fourier", {"theta": 0.5}),
+    ("fractional", {"alpha": 0.5}),
+    ("fractional-tau", {"alpha": 0.5}),
+    ("fractional-galerkin", {"alpha": 0.5}),
+    ("random", {}),
+)
+
+
+def signal() -> tuple[np.ndarray, np.ndarray]:
+    """A band-limited noise of about ten periods on [0, 1], with seed 4; samples and times."""
+    generator = np.random.default_rng(4)
+    t = np.arange(1, LENGTH + 1) / LENGTH
+    periods = np.arange(1, 12)
+    phases, sizes = generator.uniform(0, 2 * np.pi, 11), generator.standard_normal(11)
+    return (sizes[:, None] * np.sin(2 * np.pi * np.outer(periods, t) + phases[:, None])).sum(0) / 2.5, t
+
+
+def draw() -> Figure:
+    style.use()
+    figure, axes = plt.subplots(4, 2, figsize=(style.WIDTH, 6.4), sharex=True, sharey=True)
+    u, t = signal()
+    for ax, letter, (name, options) in zip(axes.flat, "abcdefgh", PANELS, strict=True):
+        built = operator(name, N, **options)
+        # LagT and random have a time unit of their own: a tenth of the axis, and the whole of it.
+        unit = {"lagt": 10.0, "random": 1.0}.get(name, 1.0)
+        clock = unit * t
+        state = project(u, clock, built)[-1]
+        best = true_projection(u, clock, built, at=[-1])[0]
+        seen = t > 1 - options.get("theta", 1.0)
+        form = "ltv" if built.kind == "scaled" else "lti"
+        # Each sample is weighed at the middle of its interval, where the density is finite.
+        density = built.density(coordinate(built, clock[seen] - 0.5 * unit / LENGTH, clock[-1], form))
+        curves = [reconstruct(x, clock[seen], clock[-1], built) for x in (state, best)]
+        miss = [np.sqrt((density * (c - u[seen]) ** 2).sum() / (density * u[seen] ** 2).sum()) for c in curves]
+        ax.plot(t, u, color="#bdbdbd", lw=2.6, label="signal")
+        ax.plot(t[seen], curves[0], color=style.MEASURE_COLOURS[name], lw=1.2)
+        detail = "".join(rf", $\{key} = {value}$" for key, value in options.items())
+        style.panel(ax, letter, style.MEASURE_NAMES[name] + detail)
+        ax.text(
+            0.01,
+            0.03,
+            f"error {miss[0]:.1%}, least possible {miss[1]:.1%}",
+            transform=ax.transAxes,
+            fontsize=7.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+        )
+    axes[0, 0].set(xlim=(0, 1), ylim=(-2.6, 2.2))
+    for ax in axes[-1]:
+        ax.set_xlabel("time (now: 1)")
+    return figure
+
+
+if __name__ == "__main__":
+    print(style.save(draw(), "reconstruction"))
