@@ -79,7 +79,7 @@ def test_closed_form_against_sixty_digits_beyond_float64(N, alpha):
 
 
 @pytest.mark.parametrize("alpha", (0.2, 0.5, 0.9))
-@pytest.mark.parametrize("N", (2, 6, 10))
+@pytest.mark.parametrize("N", (2, 5, 8))
 def test_the_papers_operator_is_legs_in_other_coordinates(N, alpha):
     # A(alpha) = T A(0) T^-1, B(alpha) = T B(0), T = V(alpha) diag(B_tilde(alpha) / B_tilde(0)) V(0)^-1.
     here, legs = eigensystem(N, alpha), eigensystem(N, 0.0)
@@ -88,6 +88,8 @@ def test_the_papers_operator_is_legs_in_other_coordinates(N, alpha):
     scale = np.abs(T) @ np.abs(zero.A)
     assert (np.abs(built.A @ T - T @ zero.A) <= 1e-9 * scale.max()).all()
     assert relative(T @ zero.B, built.B) < 1e-9
+    # And harmless ones: nothing is hidden in a singular T.
+    assert np.linalg.cond(T) < 20
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=setting_id)
