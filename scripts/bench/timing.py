@@ -1,0 +1,107 @@
+"""Clocks and bookkeeping shared by the benchmark suite and the GPU check. Needs torch alone."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+# Inputs rotate until they exceed this, so that a GPU cannot serve them from its cache.
+_ROTATION_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one call: median, 20th and 80th percentile over `repeats`."""
+
+    median: float
+    p20: float
+    p80: float
+    repeats: int
+
+
+def summarise(milliseconds: Sequence[float]) -> Timing:
+    ordered = sorted(milliseconds)
+    pick = lambda q: ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]  # noqa: E731
+    return Timing(statistics.median(ordered), pick(0.2), pick(0.8), len(ordered))
+
+
+def time_cpu(call: Callable[[], object], seconds: float = 1.0, least: int = 5, most: int = 200) -> Timing:
+    """Wall clock of repeated calls after two that warm up."""
+    call()
+    call()
+    found: list[float] = []
+    began = time.perf_counter()
+    while len(found) < least or (time.perf_counter() - began < seconds and len(found) < most):
+        start = time.perf_counter()
+        call()
+        found.append((time.perf_counter() - start) * 1e3)
+    return summarise(found)
+
+
+def rotation(call_bytes: int) -> int:
+    """How many separate input sets keep a GPU's cache from serving a call that moves `call_bytes`."""
+    return max(1, min(16, -(-_ROTATION_BYTES // max(1, call_bytes))))
+
+
+def time_gpu(calls: Sequence[Callable[[], object]], graph: bool, repeats: int = 15) -> Timing:
+    """CUDA events around one pass over `calls` (the same work on different inputs), per call.
+
+    With `graph` the pass is captured once and replayed, which leaves the host's launch time out.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            for call in calls:
+                call()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+
+    def eager() -> None:
+        for call in calls:
+            call()
+
+    run: Callable[[], object] = eager
+    if graph:
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            eager()
+        run = captured.replay
+    run()
+    found = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        found.append(start.elapsed_time(end) / len(calls))
+    return summarise(found)
+
+
+class Table:
+    """A CSV file written row by row and flushed, so that what was measured survives whatever comes next."""
+
+    def __init__(self, path: Path, columns: Sequence[str]):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w", newline="")
+        self._writer = csv.DictWriter(self._file, columns, restval="")
+        self._writer.writeheader()
+        self._file.flush()
+        self.rows: list[dict[str, object]] = []
+
+    def add(self, **row: object) -> None:
+        row = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
+        self._writer.writerow(row)
+        self._file.flush()
+        self.rows.append(row)
+        print("  ".join(f"{key}={value}" for key, value in row.items() if value != ""), flush=True)
+
+    def close(self) -> None:
+        self._file.close()
