@@ -70,6 +70,7 @@ def diagonalize(operator: Operator, method: str = "direct", tolerance: float = T
         UsageError: unknown method; eigenvectors dependent to working accuracy; |B_tilde| beyond float64; `normal` for
             a measure without a normal form or whose normal part is undamped. The message names remedies.
     Source: `normal` at alpha = 0, arXiv 2206.11893; the rest this project, docs/theory.md.
+    >>> from fractal_ssm.hippo import operator
     >>> diagonalize(operator("legs", 3)).Lambda.real.tolist()
     [-1.0, -2.0, -3.0]
     """
