@@ -130,7 +130,8 @@ class DiagonalSSM(SequenceLayer):
         self._check_state(state, u.shape[0])
         check_lengths(lengths, u.shape[1])
         with full_precision(u.device):
-            modes = self._discretise(broadcast_dt_scale(dt_scale, u))
+            scale = broadcast_dt_scale(dt_scale, u)
+            modes = self._discretise(scale.to(self.D.dtype) if isinstance(scale, Tensor) else scale)
             y, x_last = self._run(self._as_computed(u), *modes, state, lengths)
         return y.to(u.dtype), x_last
 
@@ -186,7 +187,8 @@ class DiagonalSSM(SequenceLayer):
         return torch.addcmul(y, self.D, u), x_last if self.causal else None
 
     def _step_matrices(self) -> _StepMatrices:
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or self.D.is_inference():
+        trained = torch.is_grad_enabled() and any(p.requires_grad for p in self._parameters.values() if p is not None)
+        if trained or torch.compiler.is_compiling() or self.D.is_inference():
             return self._build_step()
         if self._step_cache is None or not self._step_cache.holds(self._parameters):
             self._step_cache = StepCache(self._parameters, self._build_step())
@@ -266,7 +268,7 @@ def check_lengths(lengths: Tensor | None, length: int) -> None:
 
 
 def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
-    """A number as it is; (B,) as (B, 1, 1); (B, L) as (B, L, 1), in a dtype that the step can be multiplied by.
+    """A number as it is; (B,) as (B, 1, 1); (B, L) as (B, L, 1).
 
     Raises:
         UsageError: another shape, a number that is not positive, or (seen on a CPU only) a negative element.

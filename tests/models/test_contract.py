@@ -170,7 +170,7 @@ def test_padding_changes_nothing(layer):
     u, lengths = draw(3, 21, D_MODEL), torch.tensor([1, 13, 21])
     noisy = u.clone()
     for sample, length in enumerate(lengths):
-        noisy[sample, length:] = 1e3
+        noisy[sample, length:] = math.nan
     noisy.requires_grad_()
     y, state = layer(noisy, lengths=lengths)
     valid = torch.arange(21) < lengths[:, None]
@@ -273,6 +273,21 @@ def test_a_layer_converted_to_bfloat16_is_refused_or_right(case):
     if layer.causal:
         one, _ = layer.step(u[:, 0], state)
         assert one.dtype == torch.bfloat16
+
+
+@every_layer
+@pytest.mark.slow
+def test_compiled_layers_are_the_same(case):
+    layer = build(case, torch.float32)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager")
+    for length in (20, 30, 40):
+        u = draw(2, length, D_MODEL, dtype=torch.float32).requires_grad_()
+        inputs = [u, *layer.parameters()]
+        outputs = [module(u)[0] for module in (layer, compiled)]
+        torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+        expected, found = (torch.autograd.grad(y.square().sum(), inputs) for y in outputs)
+        assert_same_gradients(found, expected, tolerance=1e-4)
 
 
 class Step(nn.Module):

@@ -123,6 +123,87 @@ def test_number_of_parameters(bidirectional):
     assert sum(p.numel() for p in layer.parameters()) == 3 * P + 2 * P * H + 2 * P * H * directions + H
 
 
+def test_the_backward_direction_takes_the_step_of_each_position():
+    torch.manual_seed(0)
+    layer = S5(3, 8, 1, bidirectional=True).double()
+    forward, backward = S5(3, 8, 1).double(), S5(3, 8, 1).double()
+    shared = {name: value for name, value in layer.state_dict().items() if name != "C_backward"}
+    forward.load_state_dict(shared)
+    backward.load_state_dict({**shared, "C": layer.C_backward.detach()})
+    u, dt_scale = torch.randn(2, 20, 3, dtype=torch.float64), torch.rand(2, 20, dtype=torch.float64) + 0.5
+    reversed_y = backward(u.flip(1), dt_scale=dt_scale.flip(1))[0].flip(1)
+    expected = forward(u, dt_scale=dt_scale)[0] + reversed_y - layer.D * u
+    torch.testing.assert_close(layer(u, dt_scale=dt_scale)[0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])
+def test_a_step_of_another_dtype_does_not_change_the_layers(dtype):
+    layer, u = S5(3, 8, 1), torch.randn(2, 20, 3)
+    y, state = layer(u, dt_scale=torch.full((2, 20), 2, dtype=dtype))
+    assert y.dtype == torch.float32
+    assert state.dtype == torch.complex64
+    torch.testing.assert_close(y, layer(u, dt_scale=2.0)[0])
+
+
+def test_half_the_rate_on_a_slow_sine():
+    torch.manual_seed(0)
+    layer = S5(1, 32, 2).double()
+    u = torch.sin(torch.arange(2000, dtype=torch.float64) * 0.01)[None, :, None]
+    fine, coarse = layer(u)[0][:, 1::2], layer(u[:, 1::2], dt_scale=2.0)[0]
+    assert (fine - coarse).abs().max() / fine.abs().max() < 0.02
+
+
+def test_phase_is_kept_over_the_length_of_pathx():
+    """One mode with lambda dt = 0.1 (-0.01 + 31 pi i): the float32 impulse response against float64."""
+    layer = S5(1, 2, 1)
+    with torch.no_grad():
+        for name, value in dict(Lambda_re=-0.01, Lambda_im=31 * math.pi, log_dt=math.log(0.1), D=0.0).items():
+            layer.get_parameter(name).fill_(value)
+        impulse = torch.zeros(1, 16384, 1)
+        impulse[0, 0] = 1.0
+        single = layer(impulse)[0]
+        exact = layer.double()(impulse.double())[0]
+    assert (single - exact).abs().max() / exact.abs().max() < 2e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_float32_over_the_length_of_pathx(bidirectional):
+    torch.manual_seed(0)
+    layer = S5(16, 64, 4, bidirectional=bidirectional)
+    u = torch.randn(1, 16384, 16)
+    with torch.no_grad():
+        single = layer(u)[0]
+        if not bidirectional:
+            state, outputs = layer.initial_state(1), []
+            for position in range(16384):
+                y, state = layer.step(u[:, position], state)
+                outputs.append(y)
+            assert (torch.stack(outputs, 1) - single).abs().max() / single.abs().max() < 1e-3
+        exact = layer.double()(u.double())[0]
+    assert (single - exact).abs().max() / exact.abs().max() < 1e-4
+
+
+def test_parameters_frozen_without_no_grad_keep_their_step_matrices():
+    layer = S5(3, 8, 1).requires_grad_(False)
+    u, state = torch.randn(2, 3), layer.initial_state(2)
+    layer.step(u, state)
+    assert layer._step_matrices() is layer._step_matrices()
+    x = state.clone().requires_grad_()
+    assert torch.autograd.grad(layer.step(u, x)[0].sum(), x)[0].abs().sum() > 0
+
+
+def test_inputs_of_another_precision_are_refused():
+    with pytest.raises(UsageError, match="float32 parameters and got u of torch.float64"):
+        S5(3, 8, 1)(torch.randn(2, 5, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("lengths", [[0, 5], [3, 6]])
+def test_impossible_lengths_are_refused(lengths):
+    with pytest.raises(UsageError, match=r"1\.\.5"):
+        S5(3, 8, 1)(torch.randn(2, 5, 3), lengths=torch.tensor(lengths))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
