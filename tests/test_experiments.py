@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_header_says_command_source_and_what_is_known(name):
     assert len(lines) <= 30
     assert lines[0] == "# @package _global_"
     head = [line for line in lines if line.startswith("#")]
-    assert any(f"python -m train experiment={name}" in line for line in head)
+    assert any(re.search(rf"python -m train (-m )?experiment={name}\b", line) for line in head)
     for start in ("# Source: ", "# Published: ", "# Measured: "):
         assert any(line.startswith(start) for line in head), f"{name} has no line '{start}...'"
 
