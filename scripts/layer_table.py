@@ -76,7 +76,7 @@ def parameter_rows() -> list[list[str]]:
         for directions in (1, 2):
             count = n_parameters(build(name, bidirectional=directions == 2))
             if (said := evaluate(row.formula, {**row.symbols, "H": H, "d": directions})) != count:
-                raise AssertionError(f"{name}, {directions} direction(s): the formula gives {said}, the layer has {count}")
+                raise AssertionError(f"{name}, d = {directions}: the formula gives {said}, the layer has {count}")
             counts.append(f"{count:,}")
         sizes = ", ".join(f"{key} = {value}" for key, value in row.symbols.items())
         rows.append([f"`{name}`", row.formula, sizes, *counts])
@@ -128,8 +128,10 @@ def experiment_model(name: str) -> SequenceModel:
 
 def total_rows() -> list[list[str]]:
     """Parameters of the models that the experiments build."""
-    names = sorted(path.stem.rsplit("-", 1)[0] for path in (PAGE.parent.parent / "configs/experiment/lra").glob("*-listops.yaml"))
-    return [[f"`{name}`", *(f"{n_parameters(experiment_model(f'{name}-{task}')):,}" for task in TASKS)] for name in names]
+    files = (PAGE.parent.parent / "configs/experiment/lra").glob("*-listops.yaml")
+    names = sorted(path.stem.removesuffix("-listops") for path in files)
+    totals = {name: [n_parameters(experiment_model(f"{name}-{task}")) for task in TASKS] for name in names}
+    return [[f"`{name}`", *(f"{total:,}" for total in row)] for name, row in totals.items()]
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -152,9 +154,9 @@ def rewrite(page: str, tables: dict[str, Callable[[], str]] = TABLES) -> str:
     """The page with what stands between `<!-- table: NAME -->` and `<!-- end -->` replaced."""
     for name, render in tables.items():
         pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
-        page, found = re.subn(pattern, lambda match, text=render(): f"{match[1]}{text}\n{match[2]}", page, flags=re.S)
-        if found != 1:
-            raise AssertionError(f"docs/layers.md must hold the markers of the table '{name}' once, found {found}.")
+        if len(re.findall(pattern, page, flags=re.S)) != 1:
+            raise AssertionError(f"docs/layers.md must hold the markers of the table '{name}' exactly once.")
+        page = re.sub(pattern, lambda match, text=render(): f"{match[1]}{text}\n{match[2]}", page, flags=re.S)
     return page
 
 

@@ -115,6 +115,15 @@ def test_state_dict_does_not_depend_on_the_length(pool):
     assert shapes[0] == shapes[1]
 
 
+@pytest.mark.parametrize("layer", [CAUSAL, {"name": "s5", "d_state": 16, "blocks": 2}])
+def test_bf16_autocast_stays_near_float32(layer):
+    model = build(layer).float().eval()
+    exact = model(tokens(), LENGTHS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = model(tokens(), LENGTHS)
+    assert (rough.float() - exact).abs().max() < 0.05 * exact.abs().max() + 0.02
+
+
 def test_dropout_acts_in_training_only():
     model = build(dropout=0.5)
     assert (model(tokens()) - model(tokens())).abs().max() > 0

@@ -46,7 +46,7 @@ class ClassificationHead(nn.Module):
 
 
 class RetrievalHead(nn.Module):
-    """Score of document pairs from a stacked batch: (2B, H), all first documents then all second ones, to (B, n_classes).
+    """Scores of document pairs: (2B, H), all first documents and then all second ones, to (B, n_classes).
 
     logits = W2 gelu(W1 [o0, o1, o0 - o1, o0 * o1] + b1) + b2, W1 of 4H to H; the GELU is exact with torch's defaults
     and the tanh form with flax's, as in the published S4 and S5.
