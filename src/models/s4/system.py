@@ -82,15 +82,15 @@ class LowRankSystem(System):
 
     def gather(self, u: Tensor) -> Tensor:
         """sum_k A_bar^(L-1-k) B_bar u_k."""
-        batch, length, features = u.shape
-        inner, outer = _split(length)
+        inner, outer = _split(u.shape[1])
         M, Q = 1 << inner, 1 << outer
         columns = self._columns(self._B_bar[..., None], inner).squeeze(2).flip(2).to(u.dtype)
-        states = torch.bmm(in_blocks(u.permute(2, 0, 1), M, Q), columns.mT).view(features, batch, Q, -1)
+        states = torch.bmm(in_blocks(u.permute(2, 0, 1), M, Q), columns.mT)
+        # Blocks are joined in pairs, then pairs of pairs; a batched product broadcast over the batch would copy.
         for level in range(outer):
-            power = self._power(inner + level).mT.to(u.dtype)[:, None]
-            states = states[:, :, 0::2] @ power + states[:, :, 1::2]
-        return _to_complex(states[:, :, 0].transpose(0, 1))
+            older, newer = states.unflatten(1, (-1, 2)).unbind(2)
+            states = torch.baddbmm(newer, older, self._power(inner + level).mT.to(u.dtype))
+        return _to_complex(states.transpose(0, 1))
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """One position, by the low-rank form: O(rank P) per feature."""
