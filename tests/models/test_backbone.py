@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from fractal_ssm.errors import UsageError
 from fractal_ssm.models.backbone import SequenceModel
@@ -168,3 +169,35 @@ def test_a_state_for_a_bidirectional_model_is_refused():
         model.features(tokens(), build().initial_state(4))
     with pytest.raises(UsageError, match="bidirectional=False"):
         model.initial_state(4)
+
+
+class Step(torch.nn.Module):
+    """One position of a model as a module, the form that torch.export takes."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs_t, state):
+        return self.model.step(inputs_t, state)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["s5", "s4d"])
+def test_step_of_the_model_can_be_exported(name):
+    model = build({"name": name, "d_state": 16}, norm="batch").float().eval()
+    token, state = tokens()[:, 0], model.initial_state(4)
+    program = torch.export.export(Step(model), (token, state), strict=False).module()
+    exported = direct = state
+    for token in tokens().T:
+        found, exported = program(token, exported)
+        expected, direct = model.step(token, direct)
+        torch.testing.assert_close(found, expected)
+
+
+def test_weights_survive_safetensors(tmp_path):
+    model, other = build({"name": "s5", "d_state": 16}), build({"name": "s5", "d_state": 16})
+    torch.nn.init.normal_(model.head.linear.weight)
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
+    torch.testing.assert_close(other(tokens()), model(tokens()), rtol=0, atol=0)

@@ -76,7 +76,10 @@ class GELU(nn.Module):
 
 
 class SiLUGate(nn.Module):
-    """FRACTAL: (W_out y) * silu(W_gate z), the gate read from the layer's (normalised) input."""
+    """FRACTAL: (W_out y) * silu(W_gate z), the gate read from the layer's (normalised) input.
+
+    Both maps have biases, as every dense layer of S5 has; the paper prints neither.
+    """
 
     def __init__(self, d_model: int, dropout: float, framework: str):
         super().__init__()
