@@ -23,10 +23,10 @@ from .base import SequenceLayer, valid_mask
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
-class _StepMatrices(NamedTuple):
+class StepMatrices(NamedTuple):
     """One step as real products: B u = u @ input and y = x @ output + D u, x seen as interleaved (re, im)."""
 
-    Lambda_bar: Tensor  # (P,)
+    Lambda: Tensor  # (P,), Lambda_bar where the step does not depend on time
     input: Tensor  # (H, 2P)
     output: Tensor  # (2P, H)
 
@@ -142,11 +142,17 @@ class DiagonalSSM(SequenceLayer):
         """
         self._check_step(u_t, state)
         with full_precision(u_t.device):
-            matrices, u = self._step_matrices(), self._as_computed(u_t)
-            Bu = torch.view_as_complex((u @ matrices.input).view(u.shape[0], -1, 2))
-            x = torch.addcmul(Bu, matrices.Lambda_bar, state)
-            y = torch.addmm(self.D * u, torch.view_as_real(x).view(u.shape[0], -1), matrices.output)
+            matrices = self._step_matrices()
+            y, x = self._advance(matrices, self._as_computed(u_t), state, matrices.Lambda)
         return y.to(u_t.dtype), x
+
+    def _advance(
+        self, matrices: StepMatrices, u: Tensor, x: Tensor, Lambda_bar: Tensor, gamma: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """y and x one position on; gamma is the gain of the input where `matrices.input` does not hold it."""
+        Bu = torch.view_as_complex((u @ matrices.input).view(u.shape[0], -1, 2))
+        x = torch.addcmul(Bu if gamma is None else gamma * Bu, Lambda_bar, x)
+        return torch.addmm(self.D * u, torch.view_as_real(x).view(u.shape[0], -1), matrices.output), x
 
     def initial_state(self, batch_size: int) -> Tensor:
         """The state of rest: zeros (B, P), complex."""
@@ -186,7 +192,7 @@ class DiagonalSSM(SequenceLayer):
             y = y + ssm(u, Lambda_bar, B_tilde, C, reverse=True, conj_sym=self.conj_sym, gamma=gain)[0]
         return torch.addcmul(y, self.D, u), x_last if self.causal else None
 
-    def _step_matrices(self) -> _StepMatrices:
+    def _step_matrices(self) -> StepMatrices:
         trained = torch.is_grad_enabled() and any(p.requires_grad for p in self._parameters.values() if p is not None)
         if trained or torch.compiler.is_compiling() or self.D.is_inference():
             return self._build_step()
@@ -194,12 +200,16 @@ class DiagonalSSM(SequenceLayer):
             self._step_cache = StepCache(self._parameters, self._build_step())
         return self._step_cache.matrices
 
-    def _build_step(self) -> _StepMatrices:
+    def _build_step(self) -> StepMatrices:
         Lambda_bar, gamma, B_tilde = self._discretise(1.0)
-        B_bar = torch.view_as_real(gamma[:, None] * B_tilde).transpose(1, 2).flatten(0, 1)
+        return self._products(Lambda_bar, gamma[:, None] * B_tilde)
+
+    def _products(self, Lambda: Tensor, B: Tensor) -> StepMatrices:
         gain = 2.0 if self.conj_sym else 1.0
         C = (self.C * self.C.new_tensor([gain, -gain])).flatten(1)
-        return _StepMatrices(Lambda_bar, B_bar.t().contiguous(), C.t().contiguous())
+        return StepMatrices(
+            Lambda, torch.view_as_real(B).transpose(1, 2).flatten(0, 1).t().contiguous(), C.t().contiguous()
+        )
 
     def _as_computed(self, u: Tensor) -> Tensor:
         """u in the dtype of the parameters; only a lower precision is converted silently."""

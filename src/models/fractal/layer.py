@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import UsageError, unknown
 from ...ops.discretize import check_method, discretize
 from ...registry import register_layer
-from ..ssm import DiagonalSSM, broadcast_dt_scale, check_lengths, full_precision, real_parameter
+from ..ssm import DiagonalSSM, StepMatrices, broadcast_dt_scale, check_lengths, full_precision, real_parameter
 from ..ssm_init import check_C_init, check_sizes, complex_normal, lecun_normal, log_steps, output_matrix
 from .alpha import Node, initial_alphas
 from .init import Block, Measure, parse_measure
@@ -194,12 +194,20 @@ class Fractal(DiagonalSSM):
         return y.to(u.dtype), ScaledState(x_last, until.gather(1, lengths[:, None] - 1)[:, 0])
 
     def step(self, u_t: Tensor, state: Tensor | ScaledState) -> tuple[Tensor, Tensor | ScaledState]:
-        """One position: u_t (B, H); with time="ltv" the step depends on the time reached and nothing is kept."""
+        """One position: u_t (B, H) to y_t and the next state; with time="ltv" an input lasts one sample."""
         if self.time == "lti":
             return super().step(u_t, state)
         self._check_step(u_t, state)
-        y, state = self.forward(u_t[:, None], state)
-        return y[:, 0], state
+        x, elapsed = state
+        with full_precision(u_t.device):
+            matrices = self._step_matrices()
+            Lambda_bar, gamma = discretize_scaled(matrices.Lambda, elapsed, torch.ones_like(elapsed))
+            y, x = self._advance(matrices, self._as_computed(u_t), x, Lambda_bar, gamma)
+        return y.to(u_t.dtype), ScaledState(x, elapsed + 1)
+
+    def _build_step(self) -> StepMatrices:
+        # The 1 / t system has another step at every position; what stays is Lambda and B_tilde themselves.
+        return super()._build_step() if self.time == "lti" else self._products(*self._modes())
 
     def initial_state(self, batch_size: int) -> Tensor | ScaledState:
         """The state of rest, at time 0."""

@@ -29,10 +29,10 @@ def discretize_scaled(Lambda: Tensor, elapsed: Tensor, lasting: Tensor) -> tuple
 
     Args:
         Lambda: (P,) complex, Re < 0.
-        elapsed: (B or 1, L) float64, t >= 0 at the beginning of each input.
-        lasting: (B or 1, L) float64 >= 0.
+        elapsed: float64 of any shape, t >= 0 at the beginning of each input; (B or 1, L) for a sequence.
+        lasting: float64 >= 0, of the same shape.
     Returns:
-        Lambda_bar and gamma, (B or 1, L, P); they depend on ratios of times only.
+        Lambda_bar and gamma, with P modes as a last axis; they depend on ratios of times only.
     Source: this project, docs/theory.md; an input of duration 0 changes nothing.
     """
     started = elapsed > 0
