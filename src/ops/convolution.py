@@ -131,8 +131,10 @@ def _correlate(
         if needs_kernel:
             # The conjugate of what is wanted: the buffer at hand is conjugated, not the spectrum that autograd keeps.
             grad_spectrum.conj_physical_()
-            for one, other in zip(spectrum, grad_spectrum, strict=True):
-                total.addcmul_(one, other)
+            if len(spectrum) == 1:
+                total.addcmul_(spectrum[0], grad_spectrum[0])
+            else:
+                total += grad_spectrum.mul_(spectrum).sum(0)
     return grad_u, torch.fft.irfft(total.conj_physical_(), n=n) if needs_kernel else None
 
 
@@ -147,10 +149,18 @@ def _padded_tiles(u: Tensor, n: int) -> Iterator[tuple[slice, Tensor]]:
     for start in range(0, B, size):
         tile = slice(start, min(start + size, B))
         padded = buffer[: tile.stop - start]
-        for index, sample in enumerate(u[tile]):
-            # Transposing into dense memory first is three times faster than into the strided buffer.
-            padded[index, :, :L] = sample.T.contiguous()
+        transpose_into(padded[..., :L], u[tile])
         yield tile, padded
+
+
+def transpose_into(out: Tensor, u: Tensor) -> None:
+    """out (b, H, L), of any strides, = u (b, L, H) with the last axes exchanged."""
+    if u.device.type != "cpu":
+        out.copy_(u.transpose(1, 2))
+        return
+    for row, sample in zip(out, u, strict=True):
+        # On a CPU, transposing into dense memory first is three times faster than into strided rows.
+        row.copy_(sample.T.contiguous())
 
 
 def _rows(buffer: Tensor | None, like: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UsageError, unknown
+from .convolution import transpose_into
 from .keops import keops_reason, lazy_tensor
 
 BACKENDS = ("auto", "torch", "keops")
@@ -84,9 +85,7 @@ def in_blocks(sequence: Tensor, M: int, Q: int) -> Tensor:
     """(H, R, L) of any strides to (H, R * Q, M): L padded with zeros *in front* to Q M, then cut into Q blocks."""
     H, R, L = sequence.shape
     blocks = torch.zeros(H, R, Q * M, dtype=sequence.dtype, device=sequence.device)
-    for row in range(R):
-        # Transposing into dense memory first is faster than into the strided rows.
-        blocks[:, row, Q * M - L :] = sequence[:, row].contiguous()
+    transpose_into(blocks[..., Q * M - L :].transpose(0, 1), sequence.permute(1, 2, 0))
     return blocks.view(H, R * Q, M)
 
 

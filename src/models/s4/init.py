@@ -60,7 +60,7 @@ def initial_low_rank(init: str | Mapping[str, Any], d_state: int) -> LowRankMode
         return _published(init, d_state)
     if isinstance(init, str):
         if init not in list_measures():
-            raise unknown("init of S4", init, [*_PUBLISHED, *list_measures()])
+            raise unknown("init of S4", init, {*_PUBLISHED, *list_measures()})
         init = {"name": init}
     if "name" not in init:
         raise UsageError(f"init as a mapping needs the 'name' of a measure, got {dict(init)}.")

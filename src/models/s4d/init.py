@@ -51,7 +51,7 @@ def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str = "no
         return _from_measure(dict(init), d_state, method)
     if init not in PUBLISHED:
         if init not in list_measures():
-            raise unknown("init of a diagonal layer", init, [*PUBLISHED, *list_measures()])
+            raise unknown("init of a diagonal layer", init, {*PUBLISHED, *list_measures()})
         return _from_measure({"name": init}, d_state, method)
     if d_state < 2 or d_state % 2:
         raise UsageError(f"init='{init}' makes conjugate pairs, so d_state must be even and >= 2, got {d_state}.")

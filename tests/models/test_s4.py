@@ -1,0 +1,157 @@
+"""S4: published starts, every way to the kernel against a dense float64 system, folding, precision, refusals."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fractal_ssm import S4, UsageError, hippo
+from fractal_ssm.models.s4.init import initial_low_rank
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+INITS = [
+    "legs",
+    "legt",
+    "fourier",
+    "lagt",
+    {"name": "legs"},
+    {"name": "fractional", "alpha": 0.5},
+    {"name": "fractional-tau", "alpha": 0.5},
+    {"name": "fractional-galerkin", "alpha": 0.5},
+]
+
+
+def dense_kernel(layer, length):
+    """C A_bar^l B_bar of the full, paired system of every feature."""
+
+    def pair(vector):
+        return torch.cat((vector, vector.conj()), dim=-1)
+
+    system, kernels = layer.system(), []
+    C = system.unfolded()
+    for h in range(layer.d_model):
+        A = torch.diag(pair(system.Lambda[h])) - pair(system.P[:, h]).T @ pair(system.Q[:, h]).conj()
+        dt, identity = system.dt[h], torch.eye(len(A), dtype=A.dtype)
+        inverse = torch.linalg.inv(identity - 0.5 * dt * A)
+        A_bar, x, outputs = inverse @ (identity + 0.5 * dt * A), inverse @ (dt * pair(system.B[h])), []
+        for _ in range(length):
+            outputs.append((pair(C[:, h]) @ x).real)
+            x = A_bar @ x
+        kernels.append(torch.stack(outputs, dim=-1))
+    return torch.stack(kernels, dim=1)
+
+
+def kernel_gradients(layer, kernel):
+    parameters = [parameter for name, parameter in layer.named_parameters() if name != "D"]
+    weight = torch.randn(kernel.shape, generator=torch.Generator().manual_seed(5)).to(kernel)
+    return torch.autograd.grad((kernel * weight).sum(), parameters)
+
+
+@pytest.mark.parametrize("init", INITS, ids=str)
+@pytest.mark.parametrize("backend", ["powers", "cauchy"])
+@pytest.mark.parametrize("fold_length", [None, 16])
+def test_kernels_and_gradients(init, backend, fold_length):
+    torch.manual_seed(0)
+    layer = S4(4, 8, init=init, n_ssm=2, backend=backend, fold_length=fold_length, dt_min=0.01, bidirectional=True)
+    layer = layer.double()
+    for length in (1, 2, 5, 16, 17):
+        kernel, wanted = layer.kernel(length), dense_kernel(layer, length)
+        torch.testing.assert_close(kernel, wanted, rtol=1e-8, atol=1e-10)
+        for ours, theirs in zip(kernel_gradients(layer, kernel), kernel_gradients(layer, wanted), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
+
+
+def test_a_dense_kernel_in_numbers():
+    # LegS N = 4 in its real basis, C = (1, 1, 1, 1), dt = 0.1, bilinear: computed in float64 from the dense matrices.
+    half = hippo.dplr(hippo.operator("legs", 4)).half()
+    layer = S4(1, 4, init={"name": "legs"}).double()
+    with torch.no_grad():
+        layer.inv_dt.fill_(math.log(0.1))
+        layer.C.copy_(torch.view_as_real(torch.from_numpy(np.ones(4) @ half.V))[None, None])
+    wanted = torch.tensor([0.547052, 0.223439, 0.063994, -0.004599, -0.025622], dtype=torch.float64)
+    torch.testing.assert_close(layer.kernel(5).flatten(), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["legs", "fout"])
+def test_published_starts(name):
+    with np.load(GOLDEN / "s4.npz") as arrays:
+        recorded = {key.split("/")[1]: arrays[key] for key in arrays.files if key.startswith(f"s4_{name}/")}
+    layer = S4(2, 8, init=name)
+    for key in ("A_real", "A_imag"):
+        np.testing.assert_allclose(getattr(layer, key).detach().numpy(), recorded[key], rtol=1e-6)
+    for key in ("B", "P"):
+        ours = torch.view_as_complex(getattr(layer, key).detach()).numpy().reshape(-1, 2, 4)
+        theirs = recorded[key].reshape(-1, 2, 4, 2) @ [1, 1j]
+        # LAPACK leaves the phase of an eigenvector open.
+        np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["legs", "legt", "fourier"])
+def test_published_matrix_is_the_measure(name):
+    # Lambda - P P^H of the start, over all pairs, has the eigenvalues of the published A (up to its damping floor).
+    with np.load(GOLDEN / "s4.npz") as arrays:
+        A = arrays[f"hippo/{name}/8/A"]
+    modes = initial_low_rank(name, 8)
+    Lambda = torch.cat((modes.Lambda, modes.Lambda.conj()))
+    P = torch.cat((modes.P, modes.P.conj()), dim=1)
+    rebuilt = torch.linalg.eigvals(torch.diag(Lambda) - P.T @ P.conj()).numpy()
+    wanted = np.linalg.eigvals(A)
+    tolerance = {"legs": 1e-6, "legt": 2e-3, "fourier": 1e-2}[name]
+    assert max(np.abs(rebuilt - value).min() for value in wanted) < tolerance * np.abs(wanted).max()
+
+
+def test_folding_changes_the_parameter_and_not_the_function():
+    torch.manual_seed(0)
+    plain = S4(3, 8).double()
+    folded = S4(3, 8, fold_length=20).double()
+    state = plain.state_dict()
+    folded.load_state_dict(state)
+    folded.fold(plain.C.detach())
+    assert not torch.allclose(folded.C, plain.C)
+    for length in (7, 20, 33):
+        torch.testing.assert_close(folded.kernel(length), plain.kernel(length), rtol=1e-9, atol=1e-12)
+    # Another rate is another step, but C was folded with the old one.
+    torch.testing.assert_close(folded.kernel(9, 2.0), plain.kernel(9, 2.0), rtol=1e-9, atol=1e-12)
+    u = torch.randn(2, 6, 3, dtype=torch.float64)
+    torch.testing.assert_close(folded(u)[1], plain(u)[1])
+
+
+def test_float32_against_float64_at_long_length():
+    torch.manual_seed(0)
+    single = S4(2, 64)
+    double = S4(2, 64).double()
+    double.load_state_dict(single.state_dict())
+    with torch.no_grad():
+        exact = double.kernel(16384)
+        assert (single.kernel(16384) - exact).abs().max() < 1e-6 * exact.abs().max()
+        single.backend = "cauchy"
+        assert (single.kernel(16384) - exact).abs().max() < 1e-3 * exact.abs().max()
+
+
+@pytest.mark.parametrize("name", ["inv_dt", "A_real", "C"])
+@pytest.mark.parametrize("value", [-20.0, 0.0, 10.0])
+def test_extremes_stay_finite(name, value):
+    layer = S4(2, 8)
+    torch.nn.init.constant_(getattr(layer, name), value)
+    y, _ = layer(torch.randn(2, 50, 2, generator=torch.Generator().manual_seed(0)))
+    y.square().mean().backward()
+    assert y.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"init": "legss"}, "Did you mean 'legs'"),
+        ({"init": {"theta": 1.0}}, "needs the 'name'"),
+        ({"d_state": 7}, "even"),
+        ({"n_ssm": 3}, "3 does not divide 4"),
+        ({"backend": "power"}, "Did you mean 'powers'"),
+        ({"fold_length": 0}, "fold_length"),
+        ({"dt_transform": "log"}, "exp, softplus"),
+    ],
+)
+def test_refusals(options, words):
+    with pytest.raises(UsageError, match=words):
+        S4(**{"d_model": 4, "d_state": 8, **options})
