@@ -16,17 +16,22 @@ _TAIL = ("full_key:", "object_type=", "reference_type=")
 
 def explain(error: BaseException) -> str:
     """One message for an error of composing, with the nearest valid name where a name was wrong."""
-    chain = [error]
-    while (cause := chain[-1].__cause__) is not None:
-        chain.append(cause)
-    for link in chain:
+    # Hydra does not always name the cause; what it was handling when it complained is as good for finding a name.
+    for link in _chain(error, contexts=True):
         if isinstance(link, UsageError):
             return str(link)
         if isinstance(link, MissingConfigException) and link.missing_cfg_file:
             return _missing_option(link)
         if isinstance(link, (ConfigKeyError, ConfigAttributeError)) and link.full_key and link.parent_node is not None:
             return _unknown_key(link, str(error))
-    return "\n".join(dict.fromkeys(_without_tail(link) for link in chain))
+    return "\n".join(dict.fromkeys(_without_tail(link) for link in _chain(error)))
+
+
+def _chain(error: BaseException, contexts: bool = False) -> list[BaseException]:
+    chain = [error]
+    while (before := chain[-1].__cause__ or (chain[-1].__context__ if contexts else None)) is not None:
+        chain.append(before)
+    return chain
 
 
 def _unknown_key(key_error: ConfigKeyError | ConfigAttributeError, context: str) -> str:

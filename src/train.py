@@ -90,13 +90,14 @@ def run(config: Config, run_dir: Path, choices: Mapping[str, Any] | None = None)
         NotFinite: the training diverged.
         KeyboardInterrupt: Ctrl-C; the record says "interrupted" and last.ckpt can be resumed.
     """
+    data = build_data(config)
+    check_model(config, data)
+    # Lightning takes seconds to import: a mistake in the configuration is told before.
     from .training.session import Session
     from .training.trainer import check_devices
 
     check_devices(config)
     session = Session(config, run_dir)
-    data = build_data(config)
-    check_model(config, data)
     session.begin(to_yaml(config), choices or {})
     with session.recording_failures(), warnings.catch_warnings():
         _quieten_lightning()

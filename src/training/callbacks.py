@@ -69,7 +69,6 @@ class Curves(Callback):
         train, val = pl_module.results["train"], pl_module.results["val"]
         self._row(trainer, "train", train.loss, train.accuracy)
         self._row(trainer, "val", val.loss, val.accuracy)
-        self._metrics.write()
         if self._console is not None:
             self._console.print(
                 f"epoch {trainer.current_epoch}  step {trainer.global_step}  {time.monotonic() - self._start:.0f} s  "

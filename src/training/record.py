@@ -67,17 +67,17 @@ class Metrics:
     def forget_after(self, step: int) -> None:
         """Drop rows of steps that a resumed run does again."""
         self.rows = [row for row in self.rows if row["step"] <= step]
+        if self._active:
+            write_text(self._path, "".join(map(_line, [dict(zip(_COLUMNS, _COLUMNS, strict=True)), *self.rows])))
 
     def add(self, **row: Any) -> None:
-        """Add one row; `write` puts it on disk."""
+        """Add one row, in memory and at the end of the file."""
+        if not self.rows:
+            self.forget_after(0)
         self.rows.append(row)
-
-    def write(self) -> None:
-        """Write the file as a whole, atomically."""
-        if not self._active:
-            return
-        lines = [",".join(_COLUMNS), *(",".join(_cell(row[column]) for column in _COLUMNS) for row in self.rows)]
-        write_text(self._path, "\n".join(lines) + "\n")
+        if self._active:
+            with open(self._path, "a") as file:
+                file.write(_line(row))
 
     def plot(self, path: Path, title: str) -> None:
         """Loss and accuracy against the step, as PNG."""
@@ -171,5 +171,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _line(row: dict[str, Any]) -> str:
+    cells = (row[column] for column in _COLUMNS)
+    return ",".join(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in cells) + "\n"

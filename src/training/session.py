@@ -149,7 +149,6 @@ class Session:
                 raise KeyboardInterrupt from error
             raise
         finally:
-            self._metrics.write()
             self._metrics.plot(self.run_dir / "curves.png", f"{self.run_dir.parent.name}/{self.run_dir.name}")
         self._record.update(
             steps=self._trainer.global_step,

@@ -1,0 +1,148 @@
+"""The configuration: what composes, what is refused and with which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from fractal_ssm import UsageError
+from fractal_ssm.config import Config, check_options, compose, to_yaml, validate
+from fractal_ssm.config_errors import explain, packaged_options
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+def complaint(*overrides: str, config_dir: Path | None = None) -> str:
+    """What the user is told about these overrides."""
+    with pytest.raises(Exception) as caught:
+        compose(overrides, config_dir=None if config_dir is None else str(config_dir))
+    return explain(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("optimzer.lr=1", "Unknown key 'optimzer'. Did you mean 'optimizer'?"),
+        ("optimizer.lrr=1", "Unknown key 'optimizer.lrr'. Did you mean 'lr'?"),
+        ("modle=s5", "Unknown key 'modle'. Did you mean 'model'?"),
+        ("trainer.precison=x", "Unknown key 'trainer.precison'. Did you mean 'precision'?"),
+        ("+sede=1", "Unknown key 'sede'. Did you mean 'seed'?"),
+        ("+optimizer.momentum=1", "Unknown key 'optimizer.momentum'."),
+        ("experiment=lra/fractal-listop", "Unknown experiment 'lra/fractal-listop'. Did you mean 'lra/fractal-listops'?"),
+        ("budget=cpus", "Unknown budget 'cpus'. Did you mean 'cpu'?"),
+        ("scheduler.name=cosin", "Unknown scheduler.name 'cosin'. Did you mean 'cosine'?"),
+        ("trainer.precision=16-mixed", "Unknown trainer.precision '16-mixed'. Did you mean 'bf16-mixed'?"),
+        ("optimizer.ssm_roles=[A,Q]", "role 'Q'. Known: A, B, C, D, dt."),
+        ("optimizer.lr=abc", "Value 'abc' of type 'str' could not be converted to Float"),
+        ("optimizer.lr=-1", "optimizer.lr must be at least 0, got -1.0."),
+        ("optimizer.betas=[0.9,1.0]", "optimizer.betas takes two numbers in [0, 1)"),
+        ("training.batch_size=0", "training.batch_size must be at least 1, got 0."),
+        ("training.max_epochs=null", "Training needs an end"),
+        ("scheduler.warmup_fraction=2", "share of the steps in [0, 1], got 2.0"),
+        ("scheduler.min_factor=2", "scheduler.min_factor is in [0, 1], got 2.0"),
+        ("model.layer=s5", "model.layer needs a 'name' and may hold options of that name, got 's5'."),
+        ("seed=-1", "seed must be at least 0, got -1."),
+    ],
+)
+def test_mistakes_on_the_command_line(override, words):
+    told = complaint(override)
+    for part in words.split(" Did you mean "):
+        assert part.removesuffix("?") in told
+    assert "full_key" not in told and "object_type" not in told
+
+
+def test_two_warmups():
+    told = complaint("scheduler.warmup_steps=3", "scheduler.warmup_epochs=1")
+    assert "warmup_steps and warmup_epochs; set the others to null" in told
+
+
+def test_a_misspelt_key_in_a_file(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\noptimizer:\n  weigth_decay: 0.1\n")
+    told = complaint("experiment=mine", config_dir=tmp_path)
+    assert told.startswith("In 'experiment/mine': unknown key 'optimizer.weigth_decay'")
+    assert "Did you mean 'weight_decay'?" in told
+
+
+def test_a_folder_of_ones_own_adds_and_overrides(tmp_path):
+    (tmp_path / "experiment" / "lra").mkdir(parents=True)
+    for name, seed in (("mine", 5), ("lra/s5-listops", 6)):
+        (tmp_path / "experiment" / f"{name}.yaml").write_text(f"# @package _global_\nseed: {seed}\n")
+    assert compose(["experiment=mine"], config_dir=str(tmp_path)).seed == 5
+
+
+def test_zero_is_a_value():
+    config = compose(["seed=0", "optimizer.weight_decay=0", "optimizer.ssm_lr=0", "scheduler.warmup_steps=0"])
+    assert config.seed == 0 and config.optimizer.weight_decay == 0 and config.optimizer.ssm_lr == 0
+    assert config.scheduler.warmup_steps == 0
+
+
+def test_options_of_a_part_need_no_plus():
+    config = compose(["model.layer.alpha.name=geometric", "dataset.n_train=5"])
+    assert config.model["layer"]["alpha"] == {"name": "geometric"}
+    assert config.dataset["n_train"] == 5
+
+
+def test_another_group_leaves_no_options_behind():
+    assert "n_alphas" not in compose(["model=s5"]).model["layer"]
+
+
+def test_budget_comes_after_the_experiment_and_before_the_command_line():
+    full = compose(["experiment=lra/fractal-listops"])
+    cpu = compose(["experiment=lra/fractal-listops", "budget=cpu"])
+    mine = compose(["experiment=lra/fractal-listops", "budget=cpu", "model.n_layers=7", "trainer=ddp"])
+    assert cpu.model["n_layers"] < full.model["n_layers"] and mine.model["n_layers"] == 7
+    assert (cpu.trainer.accelerator, mine.trainer.strategy) == ("cpu", "ddp")
+    assert cpu.model["layer"] == full.model["layer"]
+    assert full.training.max_minutes is None and cpu.training.max_minutes is not None
+
+
+@pytest.mark.parametrize("group", ["optimizer", "scheduler", "trainer", "budget", "model"])
+def test_every_option_of_a_group_composes(group):
+    for option in packaged_options(group):
+        compose([f"{group}={option}"])
+
+
+@pytest.mark.parametrize("experiment", packaged_options("experiment"))
+def test_every_experiment_composes_within_minutes(experiment):
+    # Under the full and the smoke budget they are composed and built in test_experiments.py.
+    config = compose([f"experiment={experiment}", "budget=cpu"])
+    assert config.training.max_minutes <= 4 and config.trainer.accelerator == "cpu"
+    assert OmegaConf.to_object(OmegaConf.merge(Config, OmegaConf.create(to_yaml(config)))) == config
+
+
+def part(width: int, rate: float = 0.1, name: str | None = None, flag: bool = False, nested: dict | None = None):
+    """A part with plainly annotated options."""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"widht": 3}, "The part has no option 'widht'. Its options: width, rate, name, flag, nested. Did you mean"),
+        ({"width": "abc"}, "The part takes width as int, got 'abc'."),
+        ({"width": 2.5}, "The part takes width as int, got 2.5."),
+        ({"width": True}, "The part takes width as int, got True."),
+        ({"rate": "fast"}, "The part takes rate as float, got 'fast'."),
+        ({"rate": True}, "The part takes rate as float, got True."),
+        ({"name": 3}, "The part takes name as str or null, got 3."),
+        ({"flag": 1}, "The part takes flag as bool, got 1."),
+    ],
+)
+def test_options_are_checked_against_a_signature(options, words):
+    with pytest.raises(UsageError) as caught:
+        check_options("The part", part, options, [])
+    assert words in str(caught.value)
+
+
+def test_options_that_fit():
+    check_options("The part", part, {"width": 1, "rate": 1, "name": None, "flag": True, "nested": {"any": 1}}, [])
+    with pytest.raises(UsageError, match="no option 'width'"):
+        check_options("The part", part, {"width": 1}, ["width"])
+
+
+def test_defaults_are_valid():
+    validate(compose([]))
+    with pytest.raises(UsageError, match="dataset needs a 'name'"):
+        validate(Config(model={"layer": {"name": "s5"}}))

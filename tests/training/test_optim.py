@@ -1,0 +1,101 @@
+"""Who is trained at which rate, against the published tables of S4 and S5."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toy_parts import ToyDecay
+from torch import nn
+
+from fractal_ssm import UsageError
+from fractal_ssm.config import OptimizerConfig, compose
+from fractal_ssm.training.optim import build_optimizer, describe_groups, parameter_groups, parameter_roles
+
+LR, SSM_LR, DECAY = 0.01, 0.001, 0.05
+FAST, SLOW = (LR, DECAY), (SSM_LR, 0.0)
+
+
+class Roles(nn.Module):
+    """One parameter a role, as a layer would declare them."""
+
+    def __init__(self):
+        super().__init__()
+        self.roles = {name: name for name in ("A", "B", "C", "D", "dt")}
+        for name in self.roles:
+            setattr(self, name, nn.Parameter(torch.zeros(2)))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(1, 2)
+        self.layer = Roles()
+        self.norm = nn.LayerNorm(2)
+        self.mixer = nn.Linear(2, 2)
+        self.head = nn.Linear(2, 3)
+
+
+def rates(config: OptimizerConfig) -> dict[str, tuple[float, float]]:
+    """Parameter name -> (lr, weight decay)."""
+    return {
+        name: (group["lr"], group["weight_decay"])
+        for group in parameter_groups(Model(), config)
+        for name in group["param_names"]
+    }
+
+
+# Rows of the published sources (S4 train.py and kernel files; S5 train_helpers.py), dt_global false.
+PUBLISHED = {
+    "s4": {"A": SLOW, "B": SLOW, "C": FAST, "D": FAST, "dt": (LR, 0.0)},
+    "s4-slow-c": {"A": SLOW, "B": SLOW, "C": (SSM_LR, DECAY), "D": FAST, "dt": SLOW},
+    "s5-standard": {"A": SLOW, "B": SLOW, "C": FAST, "D": FAST, "dt": SLOW},
+    "s5-bandcdecay": {"A": SLOW, "B": (SSM_LR, DECAY), "C": FAST, "D": FAST, "dt": SLOW},
+    "s5-bfastandcdecay": {"A": SLOW, "B": FAST, "C": FAST, "D": FAST, "dt": SLOW},
+    "s5-nobcdecay": {"A": SLOW, "B": SLOW, "C": SLOW, "D": SLOW, "dt": SLOW},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_groupings(name):
+    config = compose(
+        [f"optimizer={name}", f"optimizer.lr={LR}", f"optimizer.ssm_lr={SSM_LR}", f"optimizer.weight_decay={DECAY}"]
+    ).optimizer
+    found = rates(config)
+    assert {role: found[f"layer.{role}"] for role in PUBLISHED[name]} == PUBLISHED[name]
+    # S5 decays norms and biases; S4 those of the encoder and the head only.
+    inner = FAST if name.startswith("s5") else (LR, 0.0)
+    assert {found[key] for key in ("norm.weight", "norm.bias", "mixer.bias")} == {inner}
+    assert {found[key] for key in ("encoder.bias", "head.bias", "mixer.weight", "encoder.weight")} == {FAST}
+
+
+def test_every_trainable_parameter_is_in_exactly_one_group():
+    model = Model()
+    model.layer.A.requires_grad_(False)
+    groups = parameter_groups(model, OptimizerConfig())
+    names = [name for group in groups for name in group["param_names"]]
+    assert sorted(names) == sorted(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    optimizer = build_optimizer(groups, OptimizerConfig(lr=LR, betas=[0.8, 0.9], eps=1e-6))
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.9) and optimizer.param_groups[0]["eps"] == 1e-6
+
+
+def test_no_ssm_lr_means_lr_and_zero_is_a_value():
+    assert rates(OptimizerConfig(lr=LR, ssm_lr=None))["layer.A"] == (LR, 0.0)
+    assert rates(OptimizerConfig(lr=LR, ssm_lr=0.0))["layer.A"] == (0.0, 0.0)
+    assert rates(OptimizerConfig(weight_decay=0.0, lr=LR))["layer.C"] == (LR, 0.0)
+
+
+def test_roles_are_found_at_any_depth_and_unknown_ones_refused():
+    model = nn.Sequential(nn.Linear(2, 2), ToyDecay(2))
+    assert parameter_roles(model) == {"1.log_dt": "dt", "1.B": "B", "1.C": "C", "1.D": "D"}
+    assert parameter_roles(model[1]) == {"log_dt": "dt", "B": "B", "C": "C", "D": "D"}
+    bad = Roles()
+    bad.roles = {"A": "lambda"}
+    with pytest.raises(UsageError, match="Unknown role of Roles.A 'lambda'. Known: A, B, C, D, dt."):
+        parameter_roles(bad)
+
+
+def test_description_counts_parameters():
+    model = Model()
+    facts = describe_groups(parameter_groups(model, OptimizerConfig()), parameter_roles(model))
+    assert sum(group["parameters"] for group in facts) == sum(p.numel() for p in model.parameters())
+    assert next(group for group in facts if group["name"] == "ssm, no decay")["roles"] == ["A", "B", "dt"]

@@ -1,0 +1,162 @@
+"""What a run leaves behind and says: record, curves, hints, limits."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from fractal_ssm import UsageError
+from fractal_ssm.config import Config
+from fractal_ssm.train import build_model, run
+from fractal_ssm.training.callbacks import ChanceHint
+from fractal_ssm.training.record import Metrics, Record, earlier_parts, git_commit
+from fractal_ssm.training.resume import load_checkpoint
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    from training_toys import FOLDER, compose_toy
+
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        facts = run(compose_toy("training.train_eval_samples=10"), folder, {"experiment": "toy"})
+    return folder, facts
+
+
+def test_record(finished):
+    folder, facts = finished
+    record = json.loads((folder / "record.json").read_text())
+    assert record == json.loads(json.dumps(facts, default=str))
+    assert record["status"] == "finished" and record["seed"] == 0 and record["choices"] == {"experiment": "toy"}
+    assert {"torch", "lightning", "numpy", "python"} <= record["versions"].keys()
+    assert record["data"]["source"] == "generated" and record["device"]
+    assert record["steps"] == record["planned_steps"] == 24
+    assert record["peak_memory_bytes"] > 1e7 and record["samples_per_second"] > 0
+    assert sum(group["parameters"] for group in record["parameter_groups"]) == record["parameters"]
+    for split, samples in (("train", 10), ("val", 21), ("test", 21)):
+        result = record["metrics"][split]
+        assert result["samples"] == samples
+        assert result["accuracy"] * samples == pytest.approx(round(result["accuracy"] * samples), abs=1e-9)
+        assert 1 / 3 <= result["majority"] < 1
+    assert record["commit"] == git_commit()
+
+
+def test_the_selected_checkpoint_is_the_first_of_the_best_validations(finished):
+    folder, facts = finished
+    rows = [row for row in Metrics(folder / "metrics.csv").rows if row["split"] == "val"]
+    best = max(rows, key=lambda row: row["accuracy"])
+    assert facts["selected"] == f"best validation accuracy (step {best['step']})"
+    assert facts["metrics"]["val"]["accuracy"] == pytest.approx(best["accuracy"], rel=1e-5)
+    assert load_checkpoint(facts["selected_checkpoint"])["global_step"] == best["step"]
+
+
+def test_metrics_rows_and_curves(finished):
+    folder, _ = finished
+    rows = Metrics(folder / "metrics.csv").rows
+    assert [row["step"] for row in rows if row["split"] == "step"] == list(range(2, 25, 2))
+    assert [row["step"] for row in rows if row["split"] == "train"] == [8, 16, 24]
+    assert all(math.isfinite(row["loss"]) and 0 <= row["accuracy"] <= 1 for row in rows)
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_saved_configuration_rebuilds_the_model(finished):
+    folder, _ = finished
+    config = OmegaConf.to_object(OmegaConf.merge(Config, OmegaConf.load(folder / "config.yaml")))
+    stored = load_checkpoint(folder / "checkpoints" / "last.ckpt")
+    model = build_model(config.model, stored["run"]["data"])
+    model.load_state_dict({key.removeprefix("model."): value for key, value in stored["state_dict"].items()})
+
+
+def test_a_folder_is_not_used_twice(finished, toy_config):
+    with pytest.raises(UsageError, match=r"holds a run already.*resume="):
+        run(toy_config(), finished[0])
+
+
+def test_seeds(toy_config, tmp_path):
+    def losses(seed: int, name: str) -> list[float]:
+        run(toy_config(f"seed={seed}", "trainer.log_every_n_steps=1", "model.dropout=0.2"), tmp_path / name)
+        return [row["loss"] for row in Metrics(tmp_path / name / "metrics.csv").rows]
+
+    first, second, other = losses(3, "first"), losses(3, "second"), losses(4, "other")
+    assert first == second and first != other
+
+
+def test_time_limit_still_ends_in_a_test(toy_config, tmp_path, capsys):
+    facts = run(toy_config("training.max_minutes=0", "training.max_epochs=50"), tmp_path)
+    assert facts["steps"] == 1 and facts["status"] == "finished"
+    assert facts["metrics"]["test"]["samples"] == 21
+    assert "training.max_minutes=0 reached at step 1" in capsys.readouterr().out
+
+
+def test_limits_and_accumulation(toy_config, tmp_path):
+    facts = run(
+        toy_config(
+            "training.limit_train_batches=6",
+            "training.limit_eval_batches=1",
+            "training.max_steps=5",
+            "trainer.accumulate_grad_batches=2",
+            "trainer.gradient_clip_val=0.1",
+            "training.bucket_by_length=true",
+            "training.eval_batch_size=7",
+        ),
+        tmp_path,
+    )
+    assert facts["steps"] == facts["planned_steps"] == 5
+    assert facts["metrics"]["val"]["samples"] == 7
+
+
+class FakeTrainer:
+    def __init__(self, step: int, accuracy: float):
+        self.global_step, self.callback_metrics = step, {"accuracy": accuracy}
+
+
+def hint_after(losses: list[float], accuracy: float, n_classes: int = 2) -> str:
+    console = Console(record=True, width=400, file=open("/dev/null", "w"))
+    with console.file:
+        hint = ChanceHint(10, n_classes, console)
+        for step, loss in enumerate(losses, start=1):
+            hint.on_train_batch_end(FakeTrainer(step, accuracy), None, {"loss": torch.tensor(loss)}, None, step)
+        return console.export_text()
+
+
+def test_hint_at_chance():
+    said = hint_after([0.6931] * 30, 0.5)
+    assert said.count("Hint:") == 1 and "which is chance" in said
+    assert hint_after([0.6931] * 9, 0.5) == ""
+    assert hint_after([0.68] * 30, 0.5) == ""
+    assert hint_after([0.6931] * 30, 0.6) == ""
+    assert hint_after([0.6931] * 30, 0.5, n_classes=10) == ""
+
+
+def test_metrics_forget_what_is_done_again(tmp_path):
+    path = tmp_path / "metrics.csv"
+    metrics = Metrics(path)
+    for step in (5, 10, 1234567):
+        metrics.add(epoch=0, step=step, seconds=0.5, split="val", loss=1.25, accuracy=0.5, lr=1e-3)
+    again = Metrics(path)
+    assert again.rows == metrics.rows
+    again.forget_after(9)
+    again.add(epoch=1, step=11, seconds=0.25, split="val", loss=1.0, accuracy=0.75, lr=1e-4)
+    assert [row["step"] for row in Metrics(path).rows] == [5, 11]
+
+
+def test_other_processes_write_nothing(tmp_path):
+    Record(tmp_path, active=False).update(status="running")
+    metrics = Metrics(tmp_path / "metrics.csv", active=False)
+    metrics.add(epoch=0, step=1, seconds=0.0, split="val", loss=1.0, accuracy=0.5, lr=0.1)
+    metrics.plot(tmp_path / "curves.png", "title")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parts_of_a_resumed_run_are_kept(tmp_path):
+    assert earlier_parts(tmp_path) == []
+    Record(tmp_path).update(status="interrupted", started="then", seed=0)
+    assert earlier_parts(tmp_path) == [{"status": "interrupted", "started": "then"}]
+    Record(tmp_path).update(status="interrupted", started="later", earlier=earlier_parts(tmp_path))
+    assert [part["started"] for part in earlier_parts(tmp_path)] == ["then", "later"]
