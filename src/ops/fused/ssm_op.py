@@ -112,7 +112,8 @@ def ssm_backward_op(
         g_flat = _flat(g)
         gu = (g_flat @ input_matrix(B_bar).t()).view(u.shape)
         gB = torch.view_as_complex((u_flat.t() @ g_flat).view(u.shape[2], -1, 2)).t().contiguous()
-    return gu, a.new_empty(0) if ga is None else ga, gB, gC, gx0
+    nothing = a.new_empty(0)
+    return gu, nothing if ga is None else ga, gB, gC, nothing.clone() if gx0 is None else gx0
 
 
 def _last_add(g: Tensor, gx_last: Tensor, lengths: Tensor | None, reverse: bool) -> None:
@@ -127,7 +128,8 @@ def _(u, a, B_bar, C, x0, lengths, x, gy, gx_last, reverse, factor, backend, nee
     contiguous = torch.contiguous_format
     like = [torch.empty_like(t, memory_format=contiguous) for t in (u, B_bar, C)]
     ga = torch.empty_like(a, memory_format=contiguous) if need_a else a.new_empty(0)
-    return like[0], ga, like[1], like[2], a.new_empty(u.shape[0], a.shape[2])
+    gx0 = a.new_empty(0) if x0 is None else torch.empty_like(x0, memory_format=contiguous)
+    return like[0], ga, like[1], like[2], gx0
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

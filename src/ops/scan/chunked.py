@@ -40,11 +40,11 @@ def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor)
 
 def backward(
     a: Tensor, x: Tensor, x0: Tensor | None, g: Tensor, reverse: bool, out: Tensor, need_a: bool
-) -> tuple[Tensor | None, Tensor]:
-    """Write the gradient of b to `out` (which may be `g`); return the gradients of a (or None) and of x0."""
+) -> tuple[Tensor | None, Tensor | None]:
+    """Write the gradient of b to `out` (which may be `g`); return the gradients of a (or None) and of x0 (or None)."""
     forward(shifted_conj(a, reverse), g, None, not reverse, out)
     first = -1 if reverse else 0
-    dx0 = a[:, first].conj() * out[:, first]
+    dx0 = None if x0 is None else a[:, first].conj() * out[:, first]
     return (gate_gradient(a, x, x0, out, reverse) if need_a else None), dx0
 
 

@@ -45,7 +45,7 @@ def scan_backward_op(
     a, x, g, x0 = plain(a), plain(x), plain(g), None if x0 is None else plain(x0)
     db = torch.empty_like(g)
     da, dx0 = implementation(backend).backward(a, x, x0, g, reverse, db, need_a)
-    return a.new_empty(0) if da is None else da, db, dx0
+    return a.new_empty(0) if da is None else da, db, a.new_empty(0) if dx0 is None else dx0
 
 
 @scan_backward_op.register_fake
@@ -54,7 +54,8 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor]:
     contiguous = torch.contiguous_format
     da = torch.empty_like(a, memory_format=contiguous) if need_a else a.new_empty(0)
-    return da, torch.empty_like(g, memory_format=contiguous), g.new_empty(g.shape[0], g.shape[2])
+    dx0 = a.new_empty(0) if x0 is None else torch.empty_like(x0, memory_format=contiguous)
+    return da, torch.empty_like(g, memory_format=contiguous), dx0
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

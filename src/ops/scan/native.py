@@ -66,8 +66,8 @@ def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor)
 
 def backward(
     a: Tensor, x: Tensor, x0: Tensor | None, g: Tensor, reverse: bool, out: Tensor, need_a: bool
-) -> tuple[Tensor | None, Tensor]:
-    """Write the gradient of b to `out` (which may be `g`); return the gradients of a (or None) and of x0."""
+) -> tuple[Tensor | None, Tensor | None]:
+    """Write the gradient of b to `out` (which may be `g`); return the gradients of a (or None) and of x0 (or None)."""
     batch, length, modes = x.shape
     state = x.new_zeros(batch, modes) if x0 is None else x0
     dx0 = torch.empty_like(state)
@@ -81,6 +81,7 @@ def backward(
     block = _block(groups, modes, threads)
     arrays = [_np(t) for t in (a, x, state, g)]
     _backward(threads, *arrays, reverse, _np(out), _np(sums), _np(rows), _np(dx0), groups, block, _TILE)
+    dx0 = None if x0 is None else dx0
     if not need_a:
         return None, dx0
     da = sums[:, None] if constant else rows

@@ -19,8 +19,6 @@ _WIDEST = 128
 _WARPS_PER_PROCESSOR = 8
 # Fewest steps in a chunk, so that passing over the chunk ends stays cheap.
 _SHORTEST = 64
-# A slice of the batch whose second reading still finds the first in the L2 cache.
-_SLICE_BYTES = 24 * 2**20
 
 
 @dataclass(frozen=True)
@@ -48,33 +46,28 @@ def plan(batch: int, length: int, width: int, processors: int, adjoint: bool) ->
 
 def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor) -> None:
     """Write the states to `out` (which may be `b`); shapes as in `custom_op`."""
-    for part in _slices(b, adjoint=False):
-        _walk(_of(a, part), b[part], _of(x0, part), out[part], descend=reverse, adjoint=False)
+    _walk(a, b, x0, out, descend=reverse, adjoint=False)
 
 
 def backward(
     a: Tensor, x: Tensor, x0: Tensor | None, g: Tensor, reverse: bool, out: Tensor, need_a: bool
-) -> tuple[Tensor | None, Tensor]:
-    """Write the gradient of b to `out` (which may be `g`); return the gradients of a (or None) and of x0."""
+) -> tuple[Tensor | None, Tensor | None]:
+    """Write the gradient of b to `out` (which may be `g`); return the gradients of a (or None) and of x0 (or None)."""
     constant, shared = a.shape[1] == 1, a.shape[0] == 1 and a.shape[1] > 1
     in_walk = need_a and not shared
-    rows = torch.empty_like(x) if in_walk and not constant else None
-    sums = []
-    for part in _slices(x, adjoint=True):
-        states = x[part] if in_walk else None
-        sums.append(
-            _walk(_of(a, part), g[part], _of(x0, part), out[part], not reverse, True, states, _of(rows, part))
-        )
+    da = torch.empty_like(x) if in_walk and not constant else None
+    sums = _walk(a, g, x0, out, not reverse, adjoint=True, states=x if in_walk else None, da=da)
     first = -1 if reverse else 0
-    dx0 = a[:, first].conj() * out[:, first]
+    dx0 = None if x0 is None else a[:, first].conj() * out[:, first]
     if not need_a:
         return None, dx0
     if shared:
         return _shared_gates(out, x, x0, reverse), dx0
     if not constant:
-        return rows, dx0
-    total = torch.cat(sums)
-    return (total.sum(0, keepdim=True) if a.shape[0] == 1 else total)[:, None].to(x.dtype), dx0
+        return da, dx0
+    wide = torch.complex128 if x.is_complex() else torch.float64
+    over = (0, 1) if a.shape[0] == 1 else 1
+    return sums.sum(over, keepdim=True, dtype=wide).to(x.dtype), dx0
 
 
 def _walk(
@@ -90,7 +83,7 @@ def _walk(
     """One scan of `b` into `out`, or its adjoint; with `states` the gate gradient too, into `da` when it has rows.
 
     Returns:
-        With `states` and a constant gate, the gate gradient summed over steps: (B, P) in double precision.
+        With `states` and a constant gate, the gate gradient summed over the steps of each chunk: (B, chunks, P).
     """
     batch, length, modes = b.shape
     width = _real(b).shape[2]
@@ -107,9 +100,7 @@ def _walk(
     if states is not None and constant:
         da = b.new_empty(batch, cut.chunks, modes)
     _launch(cut, a, b, x0, out, descend, adjoint, starts=starts, states=states, da=da)
-    if states is None or not constant:
-        return None
-    return da.sum(1, dtype=torch.complex128 if b.is_complex() else torch.float64)
+    return da if constant else None
 
 
 def _launch(
@@ -183,21 +174,6 @@ def _shared_gates(G: Tensor, x: Tensor, x0: Tensor | None, reverse: bool) -> Ten
         num_warps=1,
     )
     return da
-
-
-def _slices(b: Tensor, adjoint: bool) -> list[slice]:
-    """Parts of the batch to scan one after another, so that a chunked scan's second reading comes from the cache."""
-    batch, length, _ = b.shape
-    if plan(batch, length, _real(b).shape[2], _processors(b.device), adjoint).chunks == 1:
-        return [slice(0, batch)]
-    sample = max(1, b[:1].numel() * b.element_size())
-    size = max(1, _SLICE_BYTES // sample)
-    return [slice(i, min(i + size, batch)) for i in range(0, batch, size)]
-
-
-def _of(t: Tensor | None, part: slice) -> Tensor | None:
-    """The samples of `part`, or all of what the batch shares."""
-    return t if t is None or t.shape[0] == 1 else t[part]
 
 
 def _real(t: Tensor) -> Tensor:
