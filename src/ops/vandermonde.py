@@ -83,10 +83,21 @@ def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False) -> T
 
 def in_blocks(sequence: Tensor, M: int, Q: int) -> Tensor:
     """(H, R, L) of any strides to (H, R * Q, M): L padded with zeros *in front* to Q M, then cut into Q blocks."""
-    H, R, L = sequence.shape
-    blocks = torch.zeros(H, R, Q * M, dtype=sequence.dtype, device=sequence.device)
-    transpose_into(blocks[..., Q * M - L :].transpose(0, 1), sequence.permute(1, 2, 0))
-    return blocks.view(H, R * Q, M)
+    return _InBlocks.apply(sequence, M, Q)
+
+
+class _InBlocks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, sequence: Tensor, M: int, Q: int) -> Tensor:
+        H, R, L = ctx.shape = sequence.shape
+        blocks = torch.zeros(H, R, Q * M, dtype=sequence.dtype, device=sequence.device)
+        transpose_into(blocks[..., Q * M - L :].transpose(0, 1), sequence.permute(1, 2, 0))
+        return blocks.view(H, R * Q, M)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        H, R, L = ctx.shape
+        return grad.reshape(H, R, -1)[..., -L:], None, None
 
 
 class _Vandermonde(torch.autograd.Function):
