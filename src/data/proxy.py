@@ -96,7 +96,7 @@ class ProxyRecall(ProxyData):
 
     The first pulse begins in the first eighth and the second at least `gap` * L later. Their values cancel, so whatever
     looks at pieces of the sequence, in any order, stays at chance: the answer needs a memory as long as the gap. It is
-    linear in the input for a layer that has one, under every pooling. A pulse has height 1 and lasts L // 64 steps.
+    linear in the input for a layer that has one, under every pooling. A pulse has height 1 and lasts L // 16 steps.
 
     Args:
         data_dir: not used; there are no files.
@@ -126,7 +126,7 @@ class ProxyRecall(ProxyData):
 
     def draw(self, rng: np.random.Generator, label: int) -> np.ndarray:
         """See the base class."""
-        length, width = self.l_max, max(1, self.l_max // 64)
+        length, width = self.l_max, self.l_max // 16
         first = int(rng.integers(length // 8))
         second = int(rng.integers(first + max(width, int(self.gap * length)), length - width + 1))
         x = self.noise * rng.standard_normal(length)
@@ -141,19 +141,21 @@ class ProxyRecall(ProxyData):
 
 @register_dataset("proxy-adding")
 class ProxyAdding(ProxyData):
-    """The adding problem as a question: is the sum of the two marked values above 1?
+    """The adding problem as a question: is the sum of the two marked values positive?
 
-    Channel 0 is uniform in [0, 1]; channel 1 is 1 at two positions, one in each half, and 0 elsewhere. With the model's
-    pool=last the sum must be carried to the end; with pool=mean it need not be, and a layer without memory can do it.
+    The sequence is 16 plateaus of equal length, each with a value of its own, uniform in [-1, 1], in channel 0. Channel 1
+    is 1 on two of them, one in each half, and 0 elsewhere. With the model's pool=last the sum must be carried to the
+    end; with pool=mean it need not be, and a layer without memory can do it.
 
     Args:
         data_dir: not used; there are no files.
-        n_train, n_val, n_test, length, seed: see `ProxyData`.
-        margin: smallest distance of the sum from 1.
+        n_train, n_val, n_test, length, seed: see `ProxyData`; length is a multiple of 16.
+        margin: smallest absolute value of the sum.
     """
 
     name = "proxy-adding"
     d_input = 2
+    _PLATEAUS = 16
 
     def __init__(
         self,
@@ -166,25 +168,26 @@ class ProxyAdding(ProxyData):
         margin: float = 0.2,
     ):
         super().__init__(n_train, n_val, n_test, length, seed)
-        if not 0.0 <= margin < 0.9:
-            raise UsageError(f"proxy-adding needs 0 <= margin < 0.9, got {margin}.")
+        if length % self._PLATEAUS:
+            raise UsageError(f"proxy-adding needs a length that is a multiple of {self._PLATEAUS}, got {length}.")
+        if not 0.0 <= margin < 1.9:
+            raise UsageError(f"proxy-adding needs 0 <= margin < 1.9, got {margin}.")
         self.margin = margin
 
     def draw(self, rng: np.random.Generator, label: int) -> np.ndarray:
         """See the base class."""
-        half = self.l_max // 2
-        x = np.zeros((self.l_max, 2), dtype=np.float32)
-        x[:, 0] = rng.random(self.l_max)
-        places = [int(rng.integers(half)), int(rng.integers(half, self.l_max))]
+        half = self._PLATEAUS // 2
+        marked = [int(rng.integers(half)), int(rng.integers(half, self._PLATEAUS))]
         while True:
-            values = rng.random(2)
-            if abs(values.sum() - 1.0) >= self.margin:
+            values = rng.uniform(-1.0, 1.0, self._PLATEAUS)
+            if abs(values[marked].sum()) >= self.margin:
                 break
-        if (values.sum() > 1.0) != bool(label):
+        if (values[marked].sum() > 0.0) != bool(label):
             # The mirror image has the other label and the same law.
-            values = 1.0 - values
-        x[places, 0], x[places, 1] = values, 1.0
-        return x
+            values = -values
+        plateaus = np.zeros((self._PLATEAUS, 2), dtype=np.float32)
+        plateaus[:, 0], plateaus[marked, 1] = values, 1.0
+        return np.repeat(plateaus, self.l_max // self._PLATEAUS, axis=0)
 
     def _parameters(self) -> dict[str, Any]:
         return {"margin": self.margin}

@@ -34,7 +34,7 @@ def test_recall_has_two_opposite_pulses_far_apart(length, gap):
     data = ProxyRecall(None, n_train=40, length=length, gap=gap, noise=0.0)
     for x, label in (data.split("train")[index] for index in range(40)):
         values = x[:, 0]
-        assert values.sum() == pytest.approx(0.0) and np.abs(values).sum() == pytest.approx(2 * max(1, length // 64))
+        assert values.sum() == pytest.approx(0.0) and np.abs(values).sum() == pytest.approx(2 * (length // 16))
         places = np.flatnonzero(values)
         assert values[places[0]] == (1.0 if label else -1.0) and places[0] < length // 8
         assert np.flatnonzero(values == -values[places[0]])[0] - places[0] >= int(gap * length)
@@ -49,18 +49,31 @@ def test_recall_needs_the_order_of_far_parts():
     direction = windows[:200][labels[:200] == 1].mean(0) - windows[:200][labels[:200] == 0].mean(0)
     scores = windows[200:] @ direction
     assert abs(((scores > np.median(scores)) == labels[200:]).mean() - 0.5) < 0.12
-    # A running mean, averaged over time, answers it.
+    # A running sum, averaged over time, answers it.
     memory = np.cumsum(values, axis=1).mean(1)
     assert ((memory > 0) == labels).mean() > 0.99
 
 
 def test_adding():
-    data = ProxyAdding(None, n_train=2000, length=32)
-    for x, label in (data.split("train")[index] for index in range(200)):
-        places = np.flatnonzero(x[:, 1])
-        assert len(places) == 2 and places[0] < 16 <= places[1] and 0.0 <= x[:, 0].min() and x[:, 0].max() <= 1.0
-        total = x[places, 0].sum()
-        assert (total > 1.0) == bool(label) and abs(total - 1.0) >= 0.2 - 1e-6
+    data = ProxyAdding(None, n_train=300, length=64)
+    for x, label in (data.split("train")[index] for index in range(300)):
+        plateaus = x.reshape(16, 4, 2)
+        np.testing.assert_array_equal(plateaus, np.broadcast_to(plateaus[:, :1], plateaus.shape))
+        values, marks = plateaus[:, 0, 0], plateaus[:, 0, 1]
+        places = np.flatnonzero(marks)
+        assert len(places) == 2 and places[0] < 8 <= places[1] and set(marks) == {0.0, 1.0}
+        assert np.abs(values).max() <= 1.0 and len(set(values)) == 16
+        total = values[places].sum()
+        assert (total > 0.0) == bool(label) and abs(total) >= 0.2 - 1e-6
+
+
+def test_adding_needs_both_marked_values():
+    data = ProxyAdding(None, n_train=2000, length=16)
+    samples, labels = zip(*(data.split("train")[index] for index in range(2000)), strict=True)
+    x, labels = np.stack(samples), np.array(labels)
+    second = (x[:, 8:, 0] * x[:, 8:, 1]).sum(1)
+    assert ((x[:, :, 0].sum(1) > 0) == labels).mean() < 0.65
+    assert 0.7 < ((second > 0) == labels).mean() < 0.85
 
 
 @pytest.mark.parametrize(
@@ -70,7 +83,8 @@ def test_adding():
         (lambda: ProxyRecall(None, gap=0.9), "0 < gap <= 0.8"),
         (lambda: ProxyRecall(None, noise=-1.0), "noise >= 0"),
         (lambda: ProxyRecall(None, n_val=0), "n_val >= 1"),
-        (lambda: ProxyAdding(None, margin=1.0), "margin < 0.9"),
+        (lambda: ProxyAdding(None, margin=1.9), "margin < 1.9"),
+        (lambda: ProxyAdding(None, length=100), "multiple of 16"),
         (lambda: ProxyAdding(None, seed=-1), "seed >= 0"),
     ],
 )
