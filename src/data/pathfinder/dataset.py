@@ -1,0 +1,199 @@
+"""Pathfinder and Path-X as the training loop sees them: the user's release files, or images drawn by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partialmethod
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from ...errors import UsageError
+from ...registry import register_dataset
+from ..base import SPLITS, Batch
+from ..cache import Cache
+from ..cached import CachedData, check_counts, take
+from ..pixels import PixelSequences
+from ..splits import check_convention, chunks
+from .parameters import FOLDERS, LAW_VERSION, Parameters, parameters
+from .release import expected, find_all, read_images, read_tables
+
+OFFICIAL = 200_000
+
+
+class Taken(NamedTuple):
+    """Samples of a batch: pixels float32 (B, L, 1) or token ids uint8 (B, L), and labels uint8 (B,)."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+
+
+class PathfinderImages(PixelSequences):
+    """Images (L, 1) and labels; a whole batch is one gather of bytes from the memory map and one look-up of levels."""
+
+    def __getitems__(self, indices: Sequence[int]) -> Taken:
+        """What a data loader asks for instead of single samples."""
+        samples = self.indices[indices]
+        pixels = np.asarray(self._pixels)[samples]
+        if self.mean is None:
+            return Taken(pixels[:, :, 0], self._labels[samples])
+        # "clip" because a byte is never out of range of 256 levels, and the check would take longer than the look-up.
+        return Taken(self._table[:, 0].take(pixels, mode="clip"), self._labels[samples])
+
+
+@register_dataset("pathfinder")
+class Pathfinder(CachedData):
+    """Do two discs mark the two ends of one dashed curve? Images row by row, (resolution**2, 1); 2 classes.
+
+    Label 1: the same curve; label 0: the start of one and the end of the other. The task of the Long Range Arena is
+    the hard level at 32 px; `pathx` is the same at 128 px.
+
+    Args:
+        data_dir: root of all data.
+        source: "release" reads the user's files, "generated" draws images by the same recipe; "auto" takes the release
+            if it is there and no option of the recipe was changed.
+        resolution: side of the images, 32, 64, 128 or 256.
+        difficulty: "easy", "intermediate" or "hard": curves of 6, 9 or 14 dashes.
+        n: images to use, the first ones; null takes all 200,000.
+        split: "s4_seed42" (a tenth each for validation and test, the rest for training, by one seeded permutation, as
+            the S4 and S5 repositories) or "lra_sequential" (the first 80 %, the next 10 %, the last 10 %).
+        center: pixels in [-1, 1] (S4's class default, S4's third version, S5); False gives [0, 1] (S4's maintained
+            configs).
+        tokenize: grey values 0..255 as token ids instead of one real channel; `center` has no effect then.
+        parameters: "calibrated" or "documented", of generated images; see `parameters.parameters`.
+        seed: of generated images.
+    """
+
+    name = "pathfinder"
+    benchmark_resolution: ClassVar[int] = 32
+    expected = expected(32, "hard", "pathfinder")
+    sources = ("auto", "release", "generated")
+    n_classes = 2
+
+    def __init__(
+        self,
+        data_dir: Path,
+        source: str = "auto",
+        resolution: int = 32,
+        difficulty: str = "hard",
+        n: int | None = None,
+        split: str = "s4_seed42",
+        center: bool = True,
+        tokenize: bool = False,
+        parameters: str = "calibrated",
+        seed: int = 0,
+    ):
+        super().__init__(data_dir, source)
+        self.setting = _setting(resolution, difficulty, parameters)
+        check_counts(self.name, n=n)
+        if n is not None and n < 10:
+            raise UsageError(f"{self.name} needs n >= 10, so that each split has a sample; got {n}.")
+        check_convention(split)
+        self.resolution, self.difficulty, self.n, self.convention = resolution, difficulty, n, split
+        self.center, self.tokenize, self.parameters, self.seed = center, tokenize, parameters, seed
+        self.d_input, self.n_tokens = (None, 256) if tokenize else (1, None)
+        self.l_max = resolution**2
+        self._changed = [
+            key for key, is_changed in (("parameters", parameters != "calibrated"), ("seed", seed != 0)) if is_changed
+        ]
+        if source == "release" and self._changed:
+            raise UsageError(
+                f"dataset.{self._changed[0]} belongs to generated images and has no effect on dataset.source=release. "
+                f"Drop it, or set dataset.source=generated."
+            )
+
+    @classmethod
+    def found(cls, data_dir: Path) -> list[tuple[str, Path]]:
+        """See the base class."""
+        return [("release", path) for path in find_all(data_dir, cls.benchmark_resolution, "hard", cls.name)]
+
+    def split(self, name: str) -> PathfinderImages:
+        """The samples of one split, (pixels, label); see the base class."""
+        folder, indices = self.cache.folder, self.indices(name)
+        if self.tokenize:
+            return PathfinderImages(folder, indices)
+        mean, std = (0.5, 0.5) if self.center else (0.0, 1.0)
+        return PathfinderImages(folder, indices, mean=(mean,), std=(std,))
+
+    def collate(self, items: Taken | Sequence[tuple[Any, int]]) -> Batch:
+        """A batch from what `PathfinderImages` gathers, or from single samples."""
+        if not isinstance(items, Taken):
+            return super().collate(items)
+        targets = torch.from_numpy(items.labels.astype(np.int64))
+        lengths = torch.full((len(targets),), self.l_max, dtype=torch.int64)
+        inputs = torch.from_numpy(items.pixels)
+        return Batch(inputs.long() if self.tokenize else inputs, targets, lengths)
+
+    def describe(self) -> dict[str, Any]:
+        """See the base class; with the resolution, the difficulty, the images left out and the recipe."""
+        made = self.cache.parameters
+        return {
+            **super().describe(),
+            "resolution": made["resolution"],
+            "difficulty": made["difficulty"],
+            "left_out": self.cache.facts.get("left_out", 0),
+            "recipe": made.get("recipe"),
+        }
+
+    def _load(self) -> Cache:
+        common = {"resolution": self.resolution, "difficulty": self.difficulty, "n": self.n, "layout": 1}
+        folders = find_all(self.data_dir, self.resolution, self.difficulty, self.name)
+        if folders and self.source != "generated" and not self._changed:
+            folder = folders[0] / FOLDERS[self.difficulty]
+            rows, digest = read_tables(folder)
+            made = {"source": "release", "tables": digest, **common}
+            return self._store(made, lambda target: self._write(target, folder, rows))
+        if self.source == "release":
+            raise UsageError(expected(self.resolution, self.difficulty, self.name).missing(self.data_dir))
+        recipe = {**self.setting.as_dict(), "seed": self.seed, "law": LAW_VERSION}
+        return self._store({"source": "generated", "recipe": recipe, **common}, self._draw, resumable=True)
+
+    def _draw(self, target: Path) -> dict[str, Any]:
+        from .generate import Generator, fill
+
+        fill(target, Generator(self.setting, self.seed), OFFICIAL if self.n is None else self.n)
+        return {"read_from": None}
+
+    def _write(self, target: Path, folder: Path, rows: list) -> dict[str, Any]:
+        rows = rows[: take(len(rows), self.n, OFFICIAL, str(folder), "n")]
+        shape = (len(rows), self.l_max, 1)
+        n_kept, labels = 0, np.zeros(len(rows), np.uint8)
+        pixels = np.lib.format.open_memmap(target / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
+        for row, image in read_images(folder, rows, self.resolution):
+            if image is not None:
+                pixels[n_kept], labels[n_kept] = image.reshape(-1, 1), row.label
+                n_kept += 1
+        pixels.flush()
+        np.save(target / "labels.npy", labels[:n_kept])
+        return {"read_from": str(folder), "left_out": len(rows) - n_kept}
+
+    def _members(self) -> dict[str, np.ndarray]:
+        n = len(self.cache.array("labels"))
+        held_out = int(0.1 * n)
+        parts = chunks(n, (n - 2 * held_out, held_out, held_out), self.convention)
+        return dict(zip(SPLITS, parts, strict=True))
+
+    def _convention(self) -> str:
+        return self.convention
+
+    def _is_benchmark(self) -> bool:
+        made = self.cache.parameters
+        whole = made["n"] in (None, OFFICIAL)
+        return whole and made["difficulty"] == "hard" and made["resolution"] == self.benchmark_resolution
+
+
+@register_dataset("pathx")
+class PathX(Pathfinder):
+    """Path-X: Pathfinder at 128 px, 16,384 steps. Options are those of `Pathfinder`; only `resolution` starts at 128."""
+
+    name = "pathx"
+    benchmark_resolution = 128
+    expected = expected(128, "hard", "pathx")
+    __init__ = partialmethod(Pathfinder.__init__, resolution=128)
+
+
+def _setting(resolution: int, difficulty: str, kind: str) -> Parameters:
+    # The option of the same name hides the function in the constructor.
+    return parameters(resolution, difficulty, kind)

@@ -1,0 +1,308 @@
+"""Everything of a setting that does not depend on the image: dashes, their masks, directions and weights.
+
+A dash starts at a pixel and points along one of finitely many directions: the 360 whole degrees for the first dash of a
+curve, then the pixels of the circle on which the next dash may start. So each dash, each mask and each turning weight
+is computed once here, and the kernel only copies short lists of pixels. All tables hold integers, so that a seed gives
+the same images on every machine.
+
+Positions are flat indices into a canvas of side `Layout.stride`, which surrounds the image by `Layout.ring` pixels:
+no list of pixels then needs a bounds check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw
+from scipy.ndimage import binary_dilation, grey_dilation
+
+from .parameters import Parameters
+
+DEGREES = 360
+# Fixed point. A mask is one at ONE and overshoots it by up to a sixth (Lanczos), which a byte must hold.
+ONE = 200
+OUTSIDE = 255
+WIDTH = 32
+BRIGHTNESS = 1 << 16
+WEIGHT = 1 << 20
+# Mask values above this block a seed; a dash collides where its mask and the others add up to COLLISION.
+BLOCKED = round(0.3 * ONE)
+COLLISION = round(1.8 * ONE)
+# A curve ends where less weight than this is left.
+MINIMUM_WEIGHT = round(1e-4 * ONE * WEIGHT)
+# A seed needs the pixels free where its mask is above this: a full mask without the ripple of the resampling.
+RIPPLE = 4 / 255
+
+
+class Tables(NamedTuple):
+    """Integer tables of the kernel.
+
+    The first axis is the margin and the second the direction of the dash: 360 degrees, then the circle. `*_at` are flat
+    steps from the start of a dash, `n_*` the number of valid entries on the last axis, which is padded with zeros.
+
+    head, pivot: (margins, 360, 2) steps (dy, dx) from the tail of a first dash to its head and to its pivot.
+    joint: flat step from one pivot to the next.
+    choice_at, choice, weight, n_choice: from the next pivot to the pixels where a dash may start, its direction, and
+        cos(turn)**2 as a multiple of 1 / WEIGHT.
+    mask: (margins, directions, side, WIDTH) mask around the start of the dash, padded with zeros on the right.
+    wide: the same for the mask widened by the disc of radius margin.
+    core_at, core, n_core: those pixels of the mask that can collide, largest values first.
+    line_at, line, n_line: the dash; `line` has a leading axis (target, distractor) for their contrasts.
+    element_at, n_element: pixels that must be free around the tail of a first dash.
+    reach: (margins, 360, 4) lowest and highest dy, lowest and highest dx of those.
+    second: (360, 2) steps from the first to the second seed.
+    marker: (edge, edge, side, side) a disc at pixel (row, column) of a small image; see `_markers`.
+    empty, empty_wide: (margins, canvas_bytes) mask and widened mask of an image without curves.
+    """
+
+    head: np.ndarray
+    pivot: np.ndarray
+    joint: np.ndarray
+    choice_at: np.ndarray
+    choice: np.ndarray
+    weight: np.ndarray
+    n_choice: np.ndarray
+    mask: np.ndarray
+    wide: np.ndarray
+    core_at: np.ndarray
+    core: np.ndarray
+    n_core: np.ndarray
+    line_at: np.ndarray
+    line: np.ndarray
+    n_line: np.ndarray
+    element_at: np.ndarray
+    n_element: np.ndarray
+    reach: np.ndarray
+    second: np.ndarray
+    marker: np.ndarray
+    empty: np.ndarray
+    empty_wide: np.ndarray
+
+
+class Layout(NamedTuple):
+    """Plain numbers of the kernel: see `Parameters`, and the module's docstring for `ring` and `stride`."""
+
+    size: int
+    ring: int
+    stride: int
+    seed_border: int
+    contour_length: int
+    distractor_length: int
+    distractors: int
+    margins: int
+
+
+def build(setting: Parameters) -> tuple[Tables, Layout]:
+    """Tables of a setting; about a second."""
+    margin = max(setting.paddle_margins)
+    ring = setting.paddle_length + 2 * margin + math.ceil(setting.paddle_thickness) + margin + 2
+    layout = Layout(
+        size=setting.size,
+        ring=ring,
+        stride=setting.size + 2 * ring,
+        seed_border=2 * setting.seed_distance,
+        contour_length=setting.contour_length,
+        distractor_length=setting.distractor_length,
+        distractors=setting.distractors,
+        margins=len(setting.paddle_margins),
+    )
+    columns = [_of_margin(setting, layout, margin) for margin in setting.paddle_margins]
+    stacked = {name: _ragged([column[name] for column in columns]) for name in columns[0]}
+    # The contrast is the first axis of `line`, before the margin.
+    stacked["line"] = np.ascontiguousarray(np.moveaxis(stacked["line"], 1, 0))
+    angles = np.radians(np.arange(DEGREES))
+    second = np.rint(setting.seed_distance * np.stack([np.sin(angles), np.cos(angles)], 1)).astype(np.int32)
+    return Tables(**stacked, second=second, marker=_markers(setting)), layout
+
+
+def angles(setting: Parameters, margin: int) -> np.ndarray:
+    """Direction in radians, anticlockwise from +x towards +y (down), of each direction index."""
+    circle = _circle(setting.paddle_length + margin)
+    return np.concatenate([np.radians(np.arange(DEGREES)), np.arctan2(circle[:, 0], circle[:, 1])])
+
+
+def fingerprint(tables: Tables) -> str:
+    """Checksum of the tables: differs if another version of the drawing library draws other dashes."""
+    digest = hashlib.sha256()
+    for table in tables:
+        digest.update(np.ascontiguousarray(table, dtype="<i8").tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _of_margin(setting: Parameters, layout: Layout, margin: int) -> dict[str, np.ndarray]:
+    length, stride = setting.paddle_length, layout.stride
+    circle = _circle(length + margin)
+    angle = angles(setting, margin)
+    weights = _turn_weights(angle, angle[DEGREES:], setting.continuity)
+    allowed = [np.flatnonzero(row) for row in weights]
+    # The first dash is drawn from its tail; a later one starts at its head and points back.
+    dashes = [_dash(setting, margin, a) for a in np.concatenate([angle[:DEGREES], angle[DEGREES:] + np.pi])]
+    lines = [_largest_first(line, stride) for line, _ in dashes]
+    peak = max(mask.max() for _, mask in dashes)
+    cores = [_largest_first(np.where(mask >= COLLISION - peak, mask, 0), stride) for _, mask in dashes]
+    contrasts = (setting.curve_contrast * setting.paddle_contrast, setting.curve_contrast)
+    elements = [_element(mask, length + margin) for _, mask in dashes[:DEGREES]]
+    head = np.stack([_step(a, length) for a in angle[:DEGREES]])
+    back = np.stack([_step(a + np.pi, length + margin) for a in angle[:DEGREES]])
+    empty = _frame(setting, layout, outside=0)
+    return {
+        "head": head,
+        "pivot": head + back,
+        "joint": np.array([_flat(_step(a, length + 2 * margin), stride) for a in angle]),
+        "choice_at": _ragged([_flat(circle[keep], stride) for keep in allowed]),
+        "choice": _ragged([keep + DEGREES for keep in allowed]),
+        "weight": _ragged([row[keep] for row, keep in zip(weights, allowed)]),
+        "n_choice": _lengths(allowed),
+        "mask": _rows([mask for _, mask in dashes]),
+        "wide": _rows([_widened(np.pad(mask, margin), margin) for _, mask in dashes]),
+        "core_at": _ragged([at for at, _ in cores]),
+        "core": _ragged([values for _, values in cores]),
+        "n_core": _lengths([at for at, _ in cores]),
+        "line_at": _ragged([at for at, _ in lines]),
+        "line": np.stack([_ragged([_bright(values * c) for _, values in lines]) for c in contrasts]),
+        "n_line": _lengths([at for at, _ in lines]),
+        "element_at": _ragged([_flat(e, stride) for e in elements]),
+        "n_element": _lengths(elements),
+        "reach": np.stack([[e[:, 0].min(), e[:, 0].max(), e[:, 1].min(), e[:, 1].max()] for e in elements]),
+        "empty": _canvas(empty),
+        "empty_wide": _canvas(np.maximum(_widened(empty, margin), _frame(setting, layout, OUTSIDE))),
+    }
+
+
+def _step(angle: float, distance: float) -> np.ndarray:
+    """(dy, dx) of a move, rounded up; 1e-9 keeps the rounding error of sin(pi) from counting as a pixel."""
+    return np.ceil(np.array([math.sin(angle), math.cos(angle)]) * distance - 1e-9).astype(np.int64)
+
+
+def _circle(radius: int) -> np.ndarray:
+    """Distinct pixels (dy, dx) of a circle, one per pixel of arc, rounded down."""
+    angle = np.radians(np.arange(0, 360, 360 / (2 * math.pi * radius)))
+    exact = radius * np.stack([np.sin(angle), np.cos(angle)], 1)
+    return np.unique(np.floor(exact + 1e-9).astype(np.int64), axis=0)
+
+
+def _turn_weights(before: np.ndarray, after: np.ndarray, continuity: float) -> np.ndarray:
+    """cos(min(continuity * |turn|, pi / 2))**2 as multiples of 1 / WEIGHT: i[before, after]."""
+    turn = np.abs(np.angle(np.exp(1j * (after - before[:, None]))))
+    return np.rint(np.cos(np.minimum(turn * continuity, np.pi / 2)) ** 2 * WEIGHT).astype(np.int64)
+
+
+def _dash(setting: Parameters, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
+    """Line (float32, 1 where it is full) and mask (int64, ONE where it is full) of a dash from the patch's middle.
+
+    The resampling is the floating-point one, which neither clips nor rounds: that is what the released images show.
+    """
+    scale = setting.antialias
+    half = setting.paddle_length + math.ceil(setting.paddle_thickness) + margin
+    centre = half * scale
+    dy, dx = (int(step) for step in _step(angle, setting.paddle_length * scale))
+    canvas = Image.new("L", (2 * centre + 1, 2 * centre + 1))
+    ends = [(centre, centre), (centre + dx, centre + dy)]
+    ImageDraw.Draw(canvas).line(ends, fill=1, width=round(setting.paddle_thickness * scale))
+    line = np.asarray(canvas)
+    wide = binary_dilation(line, _disc(margin * scale))
+    return _shrink(line, 2 * half + 1), np.rint(_shrink(wide, 2 * half + 1) * ONE).astype(np.int64)
+
+
+def _shrink(canvas: np.ndarray, side: int) -> np.ndarray:
+    return np.asarray(Image.fromarray(canvas.astype(np.float32)).resize((side, side), Image.Resampling.LANCZOS))
+
+
+def _widened(mask: np.ndarray, margin: int) -> np.ndarray:
+    """Largest value of the mask within the disc of radius margin."""
+    return grey_dilation(mask, footprint=_disc(margin), mode="constant")
+
+
+def _element(mask: np.ndarray, radius: int) -> np.ndarray:
+    """Pixels (dy, dx) that a first dash needs free, in spread order so that a blocked place shows at once.
+
+    The element is cut to a square of side 2 * radius + 1 whose middle is one pixel off the tail in both directions.
+    """
+    pixels = np.argwhere(mask > RIPPLE * ONE) - len(mask) // 2 + 1
+    pixels = pixels[(np.abs(pixels) <= radius).all(1)]
+    return pixels[np.argsort(np.arange(len(pixels)) * 0.6180339887498949 % 1)]
+
+
+def _disc(radius: int) -> np.ndarray:
+    y, x = np.ogrid[-radius : radius + 1, -radius : radius + 1]
+    return y * y + x * x <= radius * radius
+
+
+def _frame(setting: Parameters, layout: Layout, outside: int) -> np.ndarray:
+    """Canvas that is 0 where curves may go, ONE in the padding, `outside` around the image."""
+    frame = np.full((layout.stride, layout.stride), outside, np.int64)
+    image = frame[layout.ring : -layout.ring, layout.ring : -layout.ring]
+    image[:] = ONE
+    image[setting.padding : -setting.padding, setting.padding : -setting.padding] = 0
+    return frame
+
+
+def _canvas(frame: np.ndarray) -> np.ndarray:
+    """Flat bytes, with room for a row of WIDTH that starts at the last pixel."""
+    return np.pad(frame.astype(np.uint8).ravel(), (0, canvas_bytes(len(frame)) - frame.size))
+
+
+def canvas_bytes(stride: int) -> int:
+    """Room for a canvas and for a row of WIDTH that starts at its last pixel, in whole 64-bit words."""
+    return (stride**2 + WIDTH + 7) // 8 * 8
+
+
+def _markers(setting: Parameters) -> np.ndarray:
+    """Discs near an edge are cut and resampled differently: one small image per distance from both edges.
+
+    Entry [i, j] is an image of side 2 * edge + 1 with a disc at (i, j); i = edge stands for every place that is at least
+    `edge` pixels from the top and bottom.
+    """
+    edge = math.ceil(setting.marker_radius) + 4
+    side, scale = 2 * edge + 1, setting.antialias
+    y, x = np.ogrid[: side * scale, : side * scale]
+    radius = setting.marker_radius * scale
+    return np.array(
+        [
+            [_bright(_shrink((y - i * scale) ** 2 + (x - j * scale) ** 2 <= radius**2, side)) for j in range(side)]
+            for i in range(side)
+        ]
+    )
+
+
+def _rows(patches: Sequence[np.ndarray]) -> np.ndarray:
+    """Patches of one size as bytes, with rows of WIDTH: a row is then one step of the processor's vector unit."""
+    side = patches[0].shape[0]
+    rows = np.zeros((len(patches), side, WIDTH), np.uint8)
+    rows[:, :, :side] = np.maximum(patches, 0)
+    return rows
+
+
+def _largest_first(patch: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """Flat steps from the patch's middle to its positive pixels, and their values."""
+    pixels = np.argwhere(patch > 0)
+    values = patch[tuple(pixels.T)]
+    order = np.argsort(-values, kind="stable")
+    return _flat(pixels[order] - len(patch) // 2, stride), values[order]
+
+
+def _flat(steps: np.ndarray, stride: int) -> np.ndarray:
+    return steps[..., 0] * stride + steps[..., 1]
+
+
+def _bright(values: np.ndarray) -> np.ndarray:
+    """Brightness in fixed point; what is below black is black."""
+    return np.rint(np.maximum(values, 0).astype(np.float64) * BRIGHTNESS).astype(np.int32)
+
+
+def _lengths(lists: Sequence[np.ndarray]) -> np.ndarray:
+    return np.array([len(entry) for entry in lists], np.int32)
+
+
+def _ragged(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Stack arrays of different shapes, padded with zeros."""
+    shape = np.max([np.shape(a) for a in arrays], axis=0)
+    kept = arrays[0].dtype if arrays[0].dtype.itemsize < 8 else np.int32
+    stacked = np.zeros((len(arrays), *shape), kept)
+    for i, a in enumerate(arrays):
+        stacked[(i, *(slice(n) for n in np.shape(a)))] = a
+    return stacked
