@@ -111,6 +111,28 @@ def test_limits_and_accumulation(toy_config, tmp_path):
     assert facts["metrics"]["val"]["samples"] == 7
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model.layer.foo=1"], "The layer 'toy-decay' has no option 'foo'. Its options: dt, break_at."),
+        (["model.layer.dt=fast"], "The layer 'toy-decay' takes dt as float, got 'fast'."),
+        (["model=s5", "model.layer.dt=0.5"], "The layer 's5' has no option 'dt'."),
+        (["dataset.n_trian=3"], "The dataset 'toy-counts' has no option 'n_trian'"),
+        (["dataset.name=toy-count"], "Unknown dataset 'toy-count'. Known:"),
+        (["model.n_layerz=2"], "model has no option 'n_layerz'."),
+        (["model.d_model=wide"], "model takes d_model as int, got 'wide'."),
+        (["imports=[toy_partz]"], "imports names 'toy_partz', but there is no module 'toy_partz'"),
+        (["trainer.accelerator=gpu", "trainer.devices=99"], "GPU"),
+        (["trainer.devices=many"], "trainer.devices is a number or auto, got 'many'."),
+        (["scheduler.warmup_steps=1000"], "warm-up takes 1000 steps but the schedule has 24"),
+    ],
+)
+def test_mistakes_of_parts(toy_config, tmp_path, overrides, words):
+    with pytest.raises(UsageError) as caught:
+        run(toy_config(*overrides), tmp_path)
+    assert words in str(caught.value)
+
+
 class FakeTrainer:
     def __init__(self, step: int, accuracy: float):
         self.global_step, self.callback_metrics = step, {"accuracy": accuracy}

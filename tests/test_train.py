@@ -1,0 +1,168 @@
+"""python -m train as its users meet it: in its own process, from another folder, interrupted, resumed, misspelt."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TOYS = ROOT / "tests" / "training"
+TOY = ("--config-dir", str(TOYS / "user_configs"), "experiment=toy", "trainer.progress_bar=false")
+
+
+def command(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    path = os.pathsep.join((str(TOYS), str(ROOT)))
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    environment.pop("HYDRA_FULL_ERROR", None)
+    return [sys.executable, "-m", "train", *arguments], environment
+
+
+def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    line, environment = command(*arguments)
+    return subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def record(folder: Path) -> dict:
+    return json.loads((folder / "record.json").read_text())
+
+
+def test_help_and_configuration_import_nothing_heavy(tmp_path):
+    """`--help` within 3 s: what makes it slow is importing torch or lightning, so that is what is looked at."""
+    code = (
+        "import sys, fractal_ssm.train as t\n"
+        "sys.argv = ['train', sys.argv[1]]\n"
+        "try: t.main()\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'lightning', 'numba', 'scipy', 'matplotlib', 'triton'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    for words in ("experiment=lra/fractal-listops budget=cpu", "optimizer:", "max_epochs", "scheduler"):
+        assert words in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_smoke_run_of_the_main_experiment(tmp_path):
+    """The main job end to end in seconds, from a folder that is not the repository."""
+    done = train("experiment=lra/fractal-listops", "budget=smoke", "trainer.progress_bar=false", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs" / "lra" / "fractal-listops").iterdir()
+    assert {path.name for path in folder.iterdir()} == {
+        "config.yaml",
+        "record.json",
+        "metrics.csv",
+        "curves.png",
+        "checkpoints",
+    }
+    facts = record(folder)
+    assert facts["status"] == "finished" and facts["choices"]["budget"] == "smoke"
+    assert (tmp_path / "data").is_dir()
+    for words in ("majority class", "Parameter groups", "training samples/s", "peak memory", "Run folder: runs/lra"):
+        assert words in done.stdout
+    assert "Traceback" not in done.stderr and "Warning" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["model.layer.name=fractl"], "Unknown layer 'fractl'. Known:"),
+        (["model=fractal", "model.layer.alpha=1.2"], "1.2"),
+        (["resume=nowhere/last.ckpt"], "resume takes a checkpoint in a run folder"),
+    ],
+)
+def test_mistakes_get_one_message_and_leave_nothing(tmp_path, arguments, words):
+    done = train(*TOY, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr and done.stderr.startswith("Error: ") and "Traceback" not in done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trainer.strategy=ddp", "trainer.devices=2"], "would start the whole sweep again"),
+        (["resume={last}"], "a sweep (-m) cannot resume"),
+    ],
+)
+def test_sweeps_that_cannot_work(tmp_path, arguments, words):
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    last.parent.mkdir(parents=True)
+    last.write_bytes(b"")
+    done = train("-m", *TOY, *(argument.format(last=last) for argument in arguments), "seed=0,1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_missing_data_folder(tmp_path):
+    done = train("experiment=lra/s5-imdb", "budget=smoke", "dataset.source=release", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "aclImdb" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_interrupt_and_resume(tmp_path):
+    """Ctrl-C in mid-run: status 130, one message, a record that says so, and a checkpoint that goes on."""
+    options = (*TOY, "hydra.run.dir=run", "training.max_epochs=100000", "scheduler.total_steps=1000")
+    line, environment = command(*options)
+    process = subprocess.Popen(
+        line, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 200
+    while not last.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "The same command with resume=run/checkpoints/last.ckpt goes on" in output
+    assert record(tmp_path / "run")["status"] == "interrupted"
+
+    steps = (len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) + 100) * 8
+    done = train(*options, "resume=run/checkpoints/last.ckpt", "training.max_minutes=0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = record(tmp_path / "run")
+    assert facts["status"] == "finished" and 8 < facts["steps"] < steps
+    assert [part["status"] for part in facts["earlier"]] == ["interrupted"]
+    assert len(list((tmp_path).glob("run*"))) == 1
+
+
+def test_a_second_run_in_the_same_folder_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "record.json").write_text("{}")
+    done = train(*TOY, "hydra.run.dir=run", cwd=tmp_path)
+    assert done.returncode == 2 and "holds a run already" in done.stderr
+    assert (tmp_path / "run" / "record.json").read_text() == "{}"
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path):
+    """DDP over gloo: one run folder, every test sample counted once, and the weights of the same global batches."""
+    common = ("trainer.strategy=ddp", "trainer.accelerator=cpu", "training.limit_train_batches=3")
+    two = train(*TOY, *common, "trainer.devices=2", "training.batch_size=4", "hydra.run.dir=two", cwd=tmp_path)
+    assert two.returncode == 0, two.stderr
+    one = train(*TOY, "training.batch_size=8", "training.limit_train_batches=3", "hydra.run.dir=one", cwd=tmp_path)
+    assert one.returncode == 0, one.stderr
+    facts = record(tmp_path / "two")
+    assert facts["processes"] == 2 and facts["steps"] == 9
+    assert facts["metrics"]["test"]["samples"] == 21
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+    assert sorted(path.name for path in (tmp_path / "two" / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
+
+
+@pytest.mark.slow
+def test_a_sweep_makes_a_folder_a_job(tmp_path):
+    done = train("-m", *TOY, "seed=0,1", "training.max_epochs=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (sweep,) = (tmp_path / "runs" / "sweeps").iterdir()
+    folders = sorted(path for path in sweep.iterdir() if path.is_dir())
+    assert [folder.name for folder in folders] == ["0-seed0", "1-seed1"]
+    assert [record(folder)["status"] for folder in folders] == ["finished"] * 2

@@ -1,0 +1,97 @@
+"""Two processes over gloo: the gradient of the mean, and an accuracy that counts every sample once."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from toy_parts import ToySamples
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from training_toys import FOLDER
+
+from fractal_ssm.data.base import Batch
+from fractal_ssm.registry import layers
+from fractal_ssm.training.data import EvalBatches, EvalSamples, TrainBatches
+from fractal_ssm.training.tasks import Tally, score
+
+
+class Model(nn.Module):
+    """An embedding, one layer of the registry, the mean over time, a head."""
+
+    def __init__(self, layer: str):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(6, 8)
+        self.layer = layers.build({"name": layer}, d_model=8, l_max=16)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs, lengths):
+        return self.head(self.layer(self.embedding(inputs), lengths=lengths)[0].mean(1))
+
+
+def collate(items) -> Batch:
+    lengths = torch.tensor([len(x) for x, _ in items])
+    inputs = nn.utils.rnn.pad_sequence([torch.as_tensor(x) for x, _ in items], batch_first=True)
+    return Batch(inputs, torch.tensor([y for _, y in items]), lengths)
+
+
+def evaluate(model: nn.Module, rank: int, world: int, batch_size: int) -> Tally:
+    samples = EvalSamples(ToySamples(21, 1), range(21))
+    tally = Tally()
+    with torch.no_grad():
+        for batch in EvalBatches(21, batch_size, None, rank, world):
+            inputs, targets, lengths = collate([samples[index] for index in batch])
+            tally.add(score(model(inputs, lengths), targets)[1])
+    return tally
+
+
+def worker(rank: int, port: int, names: list[str], folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    found = {}
+    samples = ToySamples(16, 0)
+    for name in names:
+        model = DistributedDataParallel(Model(name))
+        (batch,) = TrainBatches(16, 8, 0, None, rank, 2)
+        inputs, targets, lengths = collate([samples[index] for index in batch])
+        score(model(inputs, lengths), targets)[0].backward()
+        found[name] = {key: parameter.grad for key, parameter in model.module.named_parameters()}
+    accuracies = [evaluate(Model(names[0]), rank, 2, size).result() for size in (1, 4, 21)]
+    if rank == 0:
+        torch.save({"gradients": found, "results": [vars(result) for result in accuracies]}, f"{folder}/found.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes(tmp_path, monkeypatch):
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    names = [name for name in layers.names() if name != "toy-decay"]
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER))
+    mp.spawn(worker, args=(port, names, str(tmp_path)), nprocs=2)
+    found = torch.load(tmp_path / "found.pt", weights_only=True)
+
+    samples = ToySamples(16, 0)
+    for name in names:
+        gradients = []
+        for batch in TrainBatches(16, 8, 0):
+            model = Model(name)
+            inputs, targets, lengths = collate([samples[index] for index in batch])
+            score(model(inputs, lengths), targets)[0].backward()
+            gradients.append({key: parameter.grad for key, parameter in model.named_parameters()})
+        for key in gradients[0]:
+            mean = (gradients[0][key] + gradients[1][key]) / 2
+            assert torch.allclose(found["gradients"][name][key], mean, atol=1e-6, rtol=1e-5), (name, key)
+
+    alone = evaluate(Model(names[0]), 0, 1, 21).result()
+    assert alone.samples == 21
+    for result in found["results"]:
+        assert result["samples"] == 21 and result["accuracy"] == alone.accuracy
+        assert result["loss"] == pytest.approx(alone.loss, rel=1e-6)
