@@ -31,10 +31,11 @@ def main() -> int:
     if options.dry_run:
         os.environ["TRITON_INTERPRET"] = "1"
     _make_importable()
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    import gpu_stages
+    sys.path.insert(0, str(ROOT))
     import torch
-    from bench.timing import Table
+
+    from scripts import gpu_stages
+    from scripts.bench.timing import Table
 
     device = "cpu" if options.dry_run else "cuda"
     if device == "cuda" and not torch.cuda.is_available():

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from bench.timing import Table, Timing, rotation, time_gpu
 from fractal_ssm import scan
 from fractal_ssm.ops.fused import ssm
+
+from scripts.bench.timing import Table, Timing, rotation, time_gpu
 
 LENGTHS = (1, 2, 3, 5, 7, 31, 33, 63, 65, 127, 129, 255, 257, 1000, 1023, 1025, 4095, 4097, 16384, 65537)
 MODES = ("constant", "per_sample", "shared", "full")

@@ -1,0 +1,173 @@
+"""Verify, then time, every backend of ours and every installed peer on the same inputs in one run.
+
+    python -m scripts.bench                    all cases and curves: CSV, table in docs/performance.md, PNG
+    python -m scripts.bench --quick            tiny inputs, nothing written but to --out: does it all run?
+    python -m scripts.bench --only layer       cases whose name holds the word
+
+Columns: median, 20th and 80th percentile in ms, ratio to copying the largest input, peak memory over idle in MB, and
+the relative error of the output and of the worst gradient against double precision. A contender whose gradients are
+wrong is reported as such, not left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from . import report
+from .cases import CASES, CURVES, QUICK, QUICK_CURVES, Case
+from .contenders import KINDS, Contenders
+from .timing import Table, time_cpu
+
+ROOT = Path(__file__).resolve().parents[2]
+COLUMNS = (
+    "case", "contender", "what", "ms", "p20", "p80", "of_copy", "peak_mb", "error", "gradient_error", "threads",
+    "torch", "note",
+)  # fmt: skip
+
+
+def tensors(case: Case) -> list[Tensor]:
+    """The differentiable inputs of a case, the same on every call."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int, dtype: torch.dtype = torch.complex64) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=dtype)
+
+    def gates(*shape: int) -> Tensor:
+        radius, phase = torch.rand(2, *shape, generator=generator).unbind()
+        return torch.polar(0.95 + 0.0499 * radius, 3 * phase)
+
+    if case.kind == "scan":
+        batch, length, modes = case.shape
+        shape = {"constant": (modes,), "shared": (length, modes), "full": (batch, length, modes)}[case.mode]
+        found = [gates(*shape), normal(batch, length, modes)]
+    elif case.kind == "layer":
+        batch, length, features, modes = case.shape
+        found = [normal(batch, length, features, dtype=torch.float32), gates(modes)]
+        found += [normal(modes, features) / features, normal(features, modes) / modes]
+    else:
+        features, _, modes = case.shape
+        found = [normal(features, modes), gates(features, modes)]
+    return [t.requires_grad_() for t in found]
+
+
+def run(case: Case, contenders: Contenders, name: str, seed: Tensor, wide: bool = False) -> list[Tensor]:
+    """[output, gradients...]; with `wide` in double precision."""
+    given = tensors(case)
+    if wide:
+        given = [t.detach().to(torch.complex128 if t.is_complex() else torch.float64).requires_grad_() for t in given]
+    out = contenders.run[name](*given)
+    return [out.detach(), *torch.autograd.grad(out, given, seed.to(out.dtype))]
+
+
+def errors(found: list[Tensor], exact: list[Tensor]) -> tuple[float, float]:
+    """Of the output, and of the worst gradient: largest deviation over largest entry."""
+    each = [((one - other).abs().max() / other.abs().max()).item() for one, other in zip(found, exact, strict=True)]
+    return each[0], max(each[1:])
+
+
+def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: bool) -> None:
+    contenders = KINDS[case.kind](case.shape, case.mode)
+    names = [name for name in contenders.run if name not in case.without and (name.startswith("ours") or not only_ours)]
+    given = tensors(case)
+    oracle = next(iter(contenders.run))
+    with torch.no_grad():
+        out = contenders.run[oracle](*given)
+    seed = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=out.dtype)
+    exact = run(case, contenders, oracle, seed, wide=True)
+    largest = max([out, *given], key=lambda t: t.numel() * t.element_size()).detach()
+    copy = time_cpu(largest.clone, seconds)
+    common = {"case": case.name, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    table.add(contender="copy", what="forward", ms=copy.median, p20=copy.p20, p80=copy.p80, of_copy=1.0, **common)
+    for name in names:
+        found = errors(run(case, contenders, name, seed), exact)
+        note = "gradients are wrong" if not found[1] < 1e-2 else ""
+        timings = {"forward": _forward(contenders, name, given), "forward+backward": _both(contenders, name, given, seed)}
+        for what, call in timings.items():
+            timing = time_cpu(call, seconds)
+            peak = _peak(case, name) if memory and what == "forward+backward" else ""
+            table.add(contender=name, what=what, ms=timing.median, p20=timing.p20, p80=timing.p80, peak_mb=peak,
+                      of_copy=timing.median / copy.median, error=found[0], gradient_error=found[1], note=note,
+                      **common)  # fmt: skip
+    if not only_ours:
+        for name, reason in contenders.missing.items():
+            table.add(contender=name, note=reason, **common)
+
+
+def _forward(contenders: Contenders, name: str, given: list[Tensor]):
+    def call() -> Tensor:
+        with torch.no_grad():
+            return contenders.run[name](*given)
+
+    return call
+
+
+def _both(contenders: Contenders, name: str, given: list[Tensor], seed: Tensor):
+    return lambda: torch.autograd.grad(contenders.run[name](*given), given, seed)
+
+
+def _peak(case: Case, name: str) -> float:
+    """Peak memory of forward + backward over idle, in MB, in a process of its own."""
+    command = [sys.executable, "-m", "scripts.bench", "--peak", repr(case), name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return float(done.stdout.splitlines()[-1])
+
+
+def _print_peak(text: str, name: str) -> None:
+    case = eval(text, {"Case": Case})  # noqa: S307  our own repr, passed by `_peak`
+    contenders = KINDS[case.kind](case.shape, case.mode)
+    small = Case(case.kind, tuple(min(n, 16) for n in case.shape), case.mode)
+    # Once on a small input first, so that compilers and thread pools count as idle.
+    with torch.no_grad():
+        seed = torch.ones_like(KINDS[small.kind](small.shape, small.mode).run[name](*tensors(small)))
+    run(small, KINDS[small.kind](small.shape, small.mode), name, seed)
+    given = tensors(case)
+    out_shape = {"scan": case.shape, "layer": case.shape[:3], "kernel": case.shape[:2]}[case.kind]
+    seed = torch.randn(out_shape, dtype=torch.complex64 if case.kind == "scan" else torch.float32)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    torch.autograd.grad(contenders.run[name](*given), given, seed)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="tiny inputs, to see that everything runs")
+    parser.add_argument("--only", default="", metavar="WORD", help="cases whose name holds it; no curves")
+    parser.add_argument("--seconds", type=float, default=2.0, help="clock per contender and direction")
+    parser.add_argument("--threads", type=int, default=0, help="torch's threads (default: as torch chooses)")
+    parser.add_argument("--out", default="", help="folder of the CSV and the PNG (default: docs/results/bench)")
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.peak:
+        _print_peak(*options.peak)
+        return
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.quick and not options.out:
+        parser.error("--quick needs --out, so that its numbers do not replace real ones")
+    out = Path(options.out or ROOT / "docs/results/bench")
+    seconds = 0.01 if options.quick else options.seconds
+    table = Table(out / "bench.csv", COLUMNS)
+    for case in QUICK if options.quick else CASES:
+        if options.only in case.name:
+            bench(case, table, seconds, only_ours=False, memory=True)
+    table.close()
+    curves = {} if options.only else QUICK_CURVES if options.quick else CURVES
+    for axis, cases in curves.items():
+        curve = Table(out / f"curve_{axis}.csv", COLUMNS)
+        for case in cases:
+            bench(case, curve, seconds / 2, only_ours=True, memory=False)
+        curve.close()
+        report.plot(out / f"curve_{axis}.csv", axis)
+    if not options.quick and not options.only:
+        report.write(out / "bench.csv", ROOT / "docs/performance.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""What is timed, as data. Inputs are complex64 (or float32) with |a| between 0.95 and 0.9999."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Case:
+    """kind "scan": shape (B, L, P); "layer": (B, L, H, P stored modes); "kernel": (H, L, P stored modes)."""
+
+    kind: str
+    shape: tuple[int, ...]
+    mode: str = "constant"
+    # Contenders to leave out, where one takes minutes or gigabytes and shows nothing new.
+    without: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.mode} {self.shape}".replace("kernel constant", "kernel")
+
+
+CASES = (
+    Case("scan", (8, 1024, 64)),
+    Case("scan", (8, 4096, 64)),
+    Case("scan", (2, 16384, 64)),
+    Case("scan", (8, 4096, 64), "shared"),
+    Case("scan", (8, 4096, 64), "full"),
+    Case("layer", (8, 4096, 128, 32)),
+    Case("kernel", (128, 4096, 32)),
+)
+QUICK = (Case("scan", (2, 64, 4)), Case("scan", (2, 64, 4), "full"), Case("layer", (2, 64, 8, 4)), Case("kernel", (4, 64, 4)))
+
+# Curves: our backends and torch's copy over L at (2, L, 64) and over P at (4, 4096, P).
+CURVES = {
+    "L": [Case("scan", (2, length, 64)) for length in (1024, 2048, 4096, 8192, 16384, 32768, 65536)],
+    "P": [Case("scan", (4, 4096, modes)) for modes in (1, 4, 16, 64, 256)],
+}
+QUICK_CURVES = {"L": [Case("scan", (2, length, 4)) for length in (16, 64)]}
