@@ -29,6 +29,8 @@ class SISOLayer(SequenceLayer):
     transition is computed in float64, kernels, states and FFT in the parameters' precision. A 16-bit u is computed
     in float32 and y is returned in u's dtype.
 
+    torch.compile leaves the layer as it is and compiles what is around it.
+
     `dt_scale` may be a number or one a sample; each value that occurs costs a kernel. A step of its own per position
     needs a layer that scans (S5, Fractal).
     """
@@ -64,6 +66,14 @@ class SISOLayer(SequenceLayer):
         self, u: Tensor, state: Tensor | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
     ) -> tuple[Tensor, Tensor | None]:
         """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, H, P) complex."""
+        if torch.compiler.is_compiling():
+            # inductor's code for complex tensors is wrong in places (broadcast sums), so none of this is traced.
+            return torch.compiler.disable(self._forward)(u, state, lengths, dt_scale)
+        return self._forward(u, state, lengths, dt_scale)
+
+    def _forward(
+        self, u: Tensor, state: Tensor | None, lengths: Tensor | None, dt_scale: float | Tensor
+    ) -> tuple[Tensor, Tensor | None]:
         self._check_input(u, state, lengths)
         self._check_state(state, u.shape[0])
         check_lengths(lengths, u.shape[1])
@@ -132,7 +142,7 @@ class SISOLayer(SequenceLayer):
         rows, outputs, states = [], [], []
         for group in range(int(groups.max()) + 1):
             row = (groups == group).nonzero().flatten()
-            y, x = self.forward(
+            y, x = self._forward(
                 u[row],
                 None if state is None else state[row],
                 None if lengths is None else lengths[row],
