@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...errors import UsageError
 from ...ops.convolution import convolve
 from ..base import SequenceLayer, valid_mask
-from ..ssm import _StepCache, broadcast_dt_scale, check_lengths, full_precision, real_parameter
+from ..ssm import StepCache, broadcast_dt_scale, check_lengths, full_precision, real_parameter
 from .system import System
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
@@ -43,7 +43,7 @@ class SISOLayer(SequenceLayer):
         self.bidirectional = bidirectional
         self.D: nn.Parameter = real_parameter(torch.randn(d_model, dtype=torch.float64))
         self._state_shape = state_shape
-        self._step_cache: _StepCache | None = None
+        self._step_cache: StepCache | None = None
 
     @property
     def causal(self) -> bool:
@@ -202,5 +202,5 @@ class SISOLayer(SequenceLayer):
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or self.D.is_inference():
             return self.system()
         if self._step_cache is None or not self._step_cache.holds(self._parameters):
-            self._step_cache = _StepCache(self._parameters, self.system())
+            self._step_cache = StepCache(self._parameters, self.system())
         return self._step_cache.matrices
