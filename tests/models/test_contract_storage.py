@@ -100,6 +100,8 @@ def test_a_layer_converted_to_bfloat16_is_refused_or_right(case):
         assert one.dtype == torch.bfloat16
 
 
+# Torch's compiler warns about what it does itself: it instantiates autograd functions and reads .grad of inner tensors.
+@pytest.mark.filterwarnings("ignore")
 @every_layer
 @pytest.mark.slow
 def test_compiled_layers_are_the_same(case):
