@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import uuid
@@ -19,9 +20,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.run(options)
+        sys.stdout.flush()
     except UsageError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # The reader, `head` say, had enough; the interpreter must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("Interrupted; nothing half-done is left behind.", file=sys.stderr)
         return 130
@@ -29,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .pathfinder import cli
+
     parser = argparse.ArgumentParser(prog="python -m fractal_ssm.data", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -41,6 +48,10 @@ def _parser() -> argparse.ArgumentParser:
     listops = commands.add_parser("listops", help="write ListOps in the layout of the release")
     _add_listops_arguments(listops)
     listops.set_defaults(run=_listops)
+
+    pathfinder = commands.add_parser("pathfinder", help="draw Pathfinder images, write or preview them")
+    cli.add_arguments(pathfinder)
+    pathfinder.set_defaults(run=cli.run)
 
     extract = commands.add_parser("extract", help="unpack a tar archive, compressed or not, safely")
     extract.add_argument("archive", type=Path)

@@ -28,10 +28,12 @@ def entries_of(data_dir, task, **options):
 
 def test_an_empty_folder(tmp_path):
     entries = status(tmp_path)
-    assert {entry.task for entry in entries} >= {"listops", "imdb", "aan", "cifar", "smnist", "sc"}
+    tasks = {"listops", "pathfinder", "pathx", "imdb", "aan", "cifar", "smnist", "sc"}
+    assert {entry.task for entry in entries} >= tasks
     for entry in entries:
         assert entry.state == "missing" and entry.advice
-    assert "first run" in entries_of(tmp_path, "listops")[0].advice
+    for task in ("listops", "pathfinder", "pathx"):
+        assert "first run" in entries_of(tmp_path, task)[0].advice
     assert "stand-in" in entries_of(tmp_path, "imdb")[0].advice and "aclImdb" in entries_of(tmp_path, "imdb")[0].as_text()
     assert list(tmp_path.iterdir()) == []
 
@@ -143,6 +145,12 @@ def test_ctrl_c(monkeypatch, tmp_path, capsys):
 
 
 def test_every_task_has_a_name_of_its_own():
-    assert {"listops", "imdb", "aan", "cifar", "smnist", "psmnist", "sc", "proxy-recall", "proxy-adding"} <= set(
-        datasets.names()
-    )
+    tasks = {"listops", "pathfinder", "pathx", "imdb", "aan", "cifar", "smnist", "psmnist", "sc"}
+    assert tasks | {"proxy-recall", "proxy-adding"} <= set(datasets.names())
+
+
+def test_command_pathfinder(tmp_path, capsys):
+    assert main(["pathfinder", "--size", "32", "--n", "4", "--preview", str(tmp_path / "sheet.png")]) == 0
+    assert (tmp_path / "sheet.png").stat().st_size > 0
+    assert main(["pathfinder", "--size", "33"]) == 2
+    assert "33" in capsys.readouterr().err
