@@ -19,7 +19,6 @@ from ..errors import UsageError
 from ..ops.fused import ssm
 from .base import SequenceLayer, valid_mask
 
-
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
@@ -62,14 +61,11 @@ class StepCache:
         return True
 
 
-_StepCache = StepCache
-
-
 class DiagonalSSM(SequenceLayer):
     """A linear layer over time with a diagonal complex state, many inputs and many outputs.
 
-    A subclass says how the modes go from one position to the next (`_discretise`). Cost per position and direction: 4 P H multiply-adds and P complex ones for the scan;
-    memory O(B L (H + P)), never O(B L H P).
+    A subclass says how the modes go from one position to the next (`_discretise`). Cost per position and direction:
+    4 P H multiply-adds, and P complex ones for the scan; memory O(B L (H + P)), never O(B L H P).
 
     The backward direction of a bidirectional layer is the same system run over the reversed sequence, with an output
     matrix of its own; both directions see the present input, as in S5.
