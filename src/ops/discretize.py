@@ -1,7 +1,7 @@
 """One step of a diagonal system: x' = Lambda x + B_tilde u becomes x_k = Lambda_bar x_{k-1} + gamma B_tilde u_k.
 
-Complex exponentials are built from real exp, cos and sin: torch's own complex exp is scalar code on a CPU, several times
-slower.
+Complex exponentials are built from real exp, cos and sin: torch's own complex exp is scalar code on a CPU, several
+times slower.
 """
 
 from __future__ import annotations

@@ -233,7 +233,8 @@ def outside():
 
 def test_measures_and_alphas_of_others_make_a_layer(outside):
     layer = Fractal(2, d_state=16, n_alphas=2, measure="outside-decays", alpha="outside-halving", imag="lin")
-    np.testing.assert_allclose(layer.Lambda.detach().real, -np.array([1.8, 2.8, 3.8, 4.8, 1.4, 2.4, 3.4, 4.4]), rtol=1e-6)
+    rates = [1.8, 2.8, 3.8, 4.8, 1.4, 2.4, 3.4, 4.4]
+    np.testing.assert_allclose(-layer.Lambda.detach().real, rates, rtol=1e-6)
     own = Fractal(2, d_state=8, n_alphas=1, measure="outside-decays", alpha=0.5)
     assert own.n_modes == 8
     assert (own.Lambda.imag == 0).all()

@@ -59,12 +59,12 @@ class Fractal(DiagonalSSM):
         bidirectional: add a second scan over the reversed sequence with its own C.
         learn_alpha: train alpha, and let B_tilde (and for the tau and galerkin measures Lambda) follow it; see
             `AlphaFamily`. B then holds the rows w_p.
-        time: "lti": the 1 / t of the HiPPO system is replaced by a learned step, as in the paper. "ltv": the 1 / t system
-            itself, whose memory stretches with the time since the start: u(c t) gives at c t the state that u(t) gives
-            at t. No step is learned; dt_scale says how long each input lasts. Causal only.
+        time: "lti": the 1 / t of the HiPPO system is replaced by a learned step, as in the paper. "ltv": the 1 / t
+            system itself, whose memory stretches with the time since the start: u(c t) gives at c t the state that
+            u(t) gives at t. No step is learned; dt_scale says how long each input lasts. Causal only.
     Parameters: Lambda_re, Lambda_im, log_dt (P,); B (P, H, 2); C and, if bidirectional, C_backward (H, P, 2), last axis
-        (re, im); D (H,). log_dt only with time="lti"; alpha_logit (K,) only with learn_alpha, which has no Lambda_re and
-        Lambda_im where Lambda follows alpha.
+        (re, im); D (H,). log_dt only with time="lti"; alpha_logit (K,) only with learn_alpha, which has no Lambda_re
+        and Lambda_im where Lambda follows alpha.
     Re Lambda is clipped at -1e-4 on every use, so training cannot make a mode grow.
     Raises:
         UsageError: any option that does not fit, when building.
@@ -235,7 +235,8 @@ class Fractal(DiagonalSSM):
         alphas = ", ".join(f"{alpha:.3g}" for alpha in self.alphas)
         return (
             f"d_model={self.d_model}, n_modes={self.n_modes}, measure={self.measure.name}, imag={self.measure.imag}, "
-            f"alphas=({alphas}), time={self.time}, bidirectional={self.bidirectional}, discretization={self.discretization}"
+            f"alphas=({alphas}), time={self.time}, bidirectional={self.bidirectional}, "
+            f"discretization={self.discretization}"
         )
 
 
@@ -284,7 +285,9 @@ def _check_ltv(bidirectional: bool, discretization: str, dt: str, dt_min: float,
             "Use bidirectional=False, or time='lti'."
         )
     if discretization != "zoh":
-        raise UsageError(f"Fractal with time='ltv' is evaluated exactly, as a zoh; got discretization={discretization}.")
+        raise UsageError(
+            f"Fractal with time='ltv' is evaluated exactly, as a zoh; got discretization={discretization}."
+        )
     if dt != "range" or (dt_min, dt_max) != (_DT_MIN, _DT_MAX):
         raise UsageError(
             f"Fractal with time='ltv' has no step, so dt={dt}, dt_min={dt_min}, dt_max={dt_max} would change nothing."
