@@ -25,9 +25,9 @@ class Model(nn.Module):
     def __init__(self, layer: str):
         super().__init__()
         torch.manual_seed(0)
-        self.embedding = nn.Embedding(6, 8)
-        self.layer = layers.build({"name": layer}, d_model=8, l_max=16)
-        self.head = nn.Linear(8, 3)
+        self.embedding = nn.Embedding(6, 16)
+        self.layer = layers.build({"name": layer}, d_model=16, l_max=16)
+        self.head = nn.Linear(16, 3)
 
     def forward(self, inputs, lengths):
         return self.head(self.layer(self.embedding(inputs), lengths=lengths)[0].mean(1))

@@ -1,0 +1,110 @@
+"""`python -m fractal_ssm.doctor [imports=my_pkg.layers,my_pkg.alphas]`: what is installed, what runs here, and why not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from . import registry
+from .errors import UsageError
+from .ops import cauchy, vandermonde
+from .ops.scan import backends as scan_backends
+from .training.record import device_name, environment
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report; status 2 for a mistake in the arguments, such as a plug-in that does not exist."""
+    console = Console()
+    try:
+        registry.import_plugins(_plugins(sys.argv[1:] if arguments is None else arguments))
+        for table in (versions(), devices(), backends(), parts()):
+            console.print(table)
+    except UsageError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def versions() -> Table:
+    """Packages, Python, platform and commit."""
+    facts = environment()
+    rows = [*((name, number or "not installed") for name, number in facts["versions"].items())]
+    rows += [("platform", facts["platform"]), ("commit", facts["commit"] or "not a checkout")]
+    return _table("Versions", ("package", "version"), rows)
+
+
+def devices() -> Table:
+    """Processor and GPUs."""
+    rows = [("cpu", f"{device_name(torch.device('cpu'))}, {torch.get_num_threads()} threads")]
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            memory = torch.cuda.get_device_properties(index).total_memory / 2**30
+            rows.append((f"cuda:{index}", f"{device_name(torch.device('cuda', index))}, {memory:.0f} GiB"))
+    else:
+        built = torch.version.cuda or torch.version.hip
+        rows.append(("gpu", "none found" if built else "none: this build of torch has no GPU support"))
+    return _table("Devices", ("device", "what it is"), rows)
+
+
+def backends() -> Table:
+    """Each operation's backends on each kind of device: what can run, and why the others cannot; for the scan, what auto takes."""
+    kinds = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    rows = []
+    for kind in kinds:
+        device = torch.device(kind)
+        chosen = scan_backends.choose("auto", device)
+        for name in scan_backends.BACKENDS:
+            state = _state(lambda name=name, device=device: scan_backends.choose(name, device))
+            rows.append(("scan", kind, name, f"{state}, chosen by auto" if name == chosen else state))
+    for operation, module in (("vandermonde", vandermonde), ("cauchy", cauchy)):
+        for name in sorted(set(module.BACKENDS) - {"auto"}):
+            rows.append((operation, "any", name, _state(lambda name=name, module=module: module.check_backend(name))))
+    return _table("Backends", ("operation", "device", "backend", "state"), rows)
+
+
+def parts() -> Table:
+    """All registered names, plug-ins included, with the module that brings each from outside."""
+    rows = [
+        (kind.kind, ", ".join(_with_origin(name, kind.get(name).__module__) for name in kind.names()))
+        for kind in (registry.layers, registry.measures, registry.alphas, registry.datasets)
+    ]
+    return _table("Registered parts", ("kind", "names"), rows)
+
+
+def _plugins(arguments: Iterable[str]) -> list[str]:
+    modules = []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key != "imports" or not value:
+            raise UsageError(f"The doctor takes imports=MODULE[,MODULE...], got {argument!r}.")
+        modules += [module.strip() for module in value.strip("[]").split(",")]
+    return modules
+
+
+def _state(check: Callable[[], object]) -> str:
+    try:
+        check()
+    except UsageError as error:
+        return f"no: {error}"
+    return "runs"
+
+
+def _with_origin(name: str, module: str) -> str:
+    return name if module.split(".")[0] == __package__ else f"{name} ({module})"
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())
