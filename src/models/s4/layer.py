@@ -78,7 +78,8 @@ class S4(SISOLayer):
         n_ssm = check_copies("S4", d_model, n_ssm)
         if backend not in BACKENDS:
             raise unknown("backend of S4", backend, BACKENDS)
-        check_backend("keops" if backend == "keops" else "auto")
+        if backend == "keops":
+            check_backend(backend)
         if fold_length is not None:
             check_sizes("S4", fold_length=fold_length)
         modes = initial_low_rank(init, d_state)

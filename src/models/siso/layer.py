@@ -199,7 +199,8 @@ class SISOLayer(SequenceLayer):
         return {**self.__dict__, "_step_cache": None}
 
     def _step_system(self) -> System:
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or self.D.is_inference():
+        trained = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters())
+        if trained or torch.compiler.is_compiling() or self.D.is_inference():
             return self.system()
         if self._step_cache is None or not self._step_cache.holds(self._parameters):
             self._step_cache = StepCache(self._parameters, self.system())
