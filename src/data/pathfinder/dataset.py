@@ -95,6 +95,8 @@ class Pathfinder(CachedData):
         self.center, self.tokenize, self.parameters, self.seed = center, tokenize, parameters, seed
         self.d_input, self.n_tokens = (None, 256) if tokenize else (1, None)
         self.l_max = resolution**2
+        if not 0 <= seed < 1 << 63:
+            raise UsageError(f"{self.name} needs a seed in 0 .. 2**63 - 1, got {seed}.")
         self._changed = [
             key for key, is_changed in (("parameters", parameters != "calibrated"), ("seed", seed != 0)) if is_changed
         ]

@@ -58,12 +58,12 @@ class Generator:
 
     def __init__(self, setting: Parameters, seed: int = 0):
         if not 0 <= seed < 1 << 63:
-            raise UsageError(f"A seed lies in 0 .. 2**63 - 1, got {seed}.")
+            raise UsageError(f"A Pathfinder seed lies in 0 .. 2**63 - 1, got {seed}.")
         # Imported here: the compiler costs a second that data already drawn need not pay.
         from . import kernel, tables
 
         self.setting, self.seed = setting, seed
-        self._kernel = kernel
+        self._kernel, self._buffers = kernel, tables.buffers
         self._tables, self._layout = tables.build(setting)
         self.recipe = {
             **setting.as_dict(),
@@ -84,7 +84,7 @@ class Generator:
         discs = np.empty((n, 2, 2), np.int32)
         found = self._kernel.draw(
             first, self._key, images, labels, counts, targets, discs,
-            self._tables, self._layout, self._kernel.buffers(self._layout),
+            self._tables, self._layout, self._buffers(self._layout),
         )  # fmt: skip
         if not found:
             raise RuntimeError(f"No pair of target curves in {self._kernel.MAX_ATTEMPTS:,} attempts: {self.setting}")
@@ -100,6 +100,11 @@ def checksum(*arrays: np.ndarray) -> str:
     return digest.hexdigest()
 
 
+def available_cores() -> int:
+    """Cores that this process may use; all of them where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def run_shards(
     shards: Iterable[range], do: Callable[[range], Result], workers: int | None
 ) -> Iterator[tuple[range, Result]]:
@@ -112,7 +117,7 @@ def run_shards(
         do: called in a thread.
         workers: threads; None takes all cores that this process may use.
     """
-    pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)))
+    pool = ThreadPoolExecutor(workers or available_cores())
     try:
         running = {pool.submit(do, shard): shard for shard in shards}
         for future in as_completed(running):

@@ -1,11 +1,11 @@
 """The compiled generator: one call draws a run of images, each from a random stream of its own.
 
 Importing this module imports numba; the package does so only when there are images to draw. A first import on a machine
-compiles (about ten seconds) and leaves the result beside the source or in numba's cache folder.
+compiles (20 to 60 seconds) and leaves the result beside the source or in numba's cache folder.
 
 An attempt at a pair of target curves fails often (about 250 times per image at 128 px), so what counts is the price of
 a failed attempt: only two byte maps are kept, the mask M and the mask widened by the margin, both updated from short
-lists of pixels. Nothing is drawn before an attempt has succeeded.
+lists of pixels or short rows. Nothing is drawn before an attempt has succeeded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,21 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .tables import BLOCKED, COLLISION, DEGREES, MINIMUM_WEIGHT, ONE, OUTSIDE, WIDTH, canvas_bytes
+from .stream import below, seed
 
+# The constants stand here because numba takes a cached result for current as long as this one file is unchanged;
+# after an edit of stream.py touch this file as well.
+DEGREES = 360
+# Fixed point. A mask is one at ONE and overshoots it by up to a sixth (Lanczos), which a byte must hold.
+ONE = 200
+OUTSIDE = 255
+BRIGHTNESS = 1 << 16
+WEIGHT = 1 << 20
+# Mask values above this block a seed; a dash collides where its mask and the others add up to COLLISION.
+BLOCKED = round(0.3 * ONE)
+COLLISION = round(1.8 * ONE)
+# A curve ends where less weight than this is left.
+MINIMUM_WEIGHT = round(1e-4 * ONE * WEIGHT)
 # Retries of the law: of a dash, of a distractor curve.
 DASH_TRIES = 3
 DISTRACTOR_TRIES = 5
@@ -26,7 +39,7 @@ MAX_ATTEMPTS = 5_000_000
 
 
 class Work(NamedTuple):
-    """Buffers of one call; see `buffers`."""
+    """Buffers of one call; see `tables.buffers`."""
 
     rng: np.ndarray
     mask: np.ndarray
@@ -48,21 +61,24 @@ class Curve(NamedTuple):
     start: int
 
 
-def buffers(layout) -> Work:
-    """Buffers for `draw`: random state, maps over the canvas, and the dashes (direction, start) of the curves."""
-    canvas = canvas_bytes(layout.stride)
-    return Work(
-        rng=np.zeros(4, np.uint64),
-        mask=np.zeros(canvas, np.uint8),
-        wide=np.zeros(canvas, np.uint8),
-        mask_before=np.zeros(canvas, np.uint8),
-        wide_before=np.zeros(canvas, np.uint8),
-        canvas=np.zeros(canvas, np.int32),
-        total=np.zeros(512, np.int64),
-        found=np.zeros(layout.size**2, np.int32),
-        targets=np.zeros((2, layout.contour_length, 2), np.int32),
-        distractor=np.zeros((layout.distractor_length, 2), np.int32),
-    )
+class Growth(NamedTuple):
+    """Tables of one margin that growing a curve needs; see `Tables`."""
+
+    numbers: np.ndarray
+    choices: np.ndarray
+    core: np.ndarray
+    mask: np.ndarray
+    wide: np.ndarray
+
+
+class Maps(NamedTuple):
+    """State that growing a curve changes: random words, mask, widened mask; sums of weights; stride of the maps."""
+
+    rng: np.ndarray
+    mask: np.ndarray
+    wide: np.ndarray
+    total: np.ndarray
+    stride: int
 
 
 @njit(cache=True, nogil=True)
@@ -74,12 +90,16 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
     dash of the two curves; discs: int32 (n, 2, 2) y, x of the two discs.
     Returns False where no pair was found in MAX_ATTEMPTS.
     """
+    maps = Maps(work.rng, work.mask, work.wide, work.total, layout.stride)
     for k in range(len(images)):
-        _seed(work.rng, key, first + k)
-        label = _below(work.rng, 2)
-        margin = _below(work.rng, layout.margins)
+        seed(work.rng, key, first + k)
+        label = below(work.rng, 2)
+        margin = below(work.rng, layout.margins)
+        growth = Growth(
+            tables.numbers[margin], tables.choices[margin], tables.core[margin], tables.mask[margin], tables.wide[margin]
+        )
         attempts = 1
-        while not _target_pair(margin, tables, layout, work):
+        while not _target_pair(margin, growth, maps, tables, layout, work):
             attempts += 1
             if attempts > MAX_ATTEMPTS:
                 return False
@@ -87,14 +107,14 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
         _draw_curve(work.targets[0], 0, margin, tables, work)
         _draw_curve(work.targets[1], 0, margin, tables, work)
         counts[k, 0] = attempts - 1
-        counts[k, 1] = _distractors(margin, tables, layout, work)
+        counts[k, 1] = _distractors(margin, growth, maps, tables, layout, work)
         counts[k, 2] = margin
         for curve in range(2):
             for i in range(layout.contour_length):
                 targets[k, curve, i, 0] = work.targets[curve, i, 0]
                 targets[k, curve, i, 1] = work.targets[curve, i, 1] // layout.stride - layout.ring
                 targets[k, curve, i, 2] = work.targets[curve, i, 1] % layout.stride - layout.ring
-        first_disc = _below(work.rng, 2)
+        first_disc = below(work.rng, 2)
         second_disc = first_disc if label == 1 else 1 - first_disc
         discs[k, 0] = targets[k, first_disc, 0, 1:]
         discs[k, 1] = targets[k, second_disc, layout.contour_length - 1, 1:]
@@ -106,7 +126,7 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
 
 
 @njit(cache=True)
-def _target_pair(margin, tables, layout, work):
+def _target_pair(margin, growth, maps, tables, layout, work):
     """One attempt at the two target curves; False as soon as anything fails."""
     placed, y, x, first = _seed_in_box(margin, tables, layout, work)
     if not placed:
@@ -119,21 +139,24 @@ def _target_pair(margin, tables, layout, work):
     _note(work.targets[0], 0, first)
     _note(work.targets[1], 0, second)
     for i in range(1, layout.contour_length):
-        grown, first = _extend(first, margin, tables, layout, work)
+        grown, first = _extend(first, growth, maps)
         if not grown:
             return False
         _note(work.targets[0], i, first)
-        grown, second = _extend(second, margin, tables, layout, work)
+        grown, second = _extend(second, growth, maps)
         if not grown:
             return False
         _note(work.targets[1], i, second)
+    # Beyond the law: curves that end at the same pixel (one pair in 200 at 32 px) leave the label undefined.
+    if first.start == second.start:
+        return False
     # The law adds the last mask of the second curve only.
-    _add_mask(second, margin, tables, layout, work)
+    _add_mask(second, growth, maps)
     return True
 
 
 @njit(cache=True)
-def _distractors(margin, tables, layout, work):
+def _distractors(margin, growth, maps, tables, layout, work):
     """Try every distractor; the number of those that found a place. Draws them."""
     n_placed = 0
     for _ in range(layout.distractors):
@@ -142,7 +165,7 @@ def _distractors(margin, tables, layout, work):
         _copy(work.mask_before, work.mask)
         _copy(work.wide_before, work.wide)
         for _ in range(DISTRACTOR_TRIES):
-            grown, touched = _distractor(margin, tables, layout, work)
+            grown, touched = _distractor(margin, growth, maps, tables, layout, work)
             if grown:
                 n_placed += 1
                 _draw_curve(work.distractor, 1, margin, tables, work)
@@ -154,78 +177,75 @@ def _distractors(margin, tables, layout, work):
 
 
 @njit(cache=True)
-def _distractor(margin, tables, layout, work):
+def _distractor(margin, growth, maps, tables, layout, work):
     """One attempt at a distractor: whether it grew to its length, and whether the maps were touched."""
     placed, curve = _seed_anywhere(margin, tables, layout, work)
     if not placed:
         return False, False
     _note(work.distractor, 0, curve)
     for i in range(1, layout.distractor_length):
-        grown, curve = _extend(curve, margin, tables, layout, work)
+        grown, curve = _extend(curve, growth, maps)
         if not grown:
             return False, i > 1
         _note(work.distractor, i, curve)
-    _add_mask(curve, margin, tables, layout, work)
+    _add_mask(curve, growth, maps)
     return True, True
 
 
 @njit(cache=True)
-def _extend(curve, margin, tables, layout, work):
+def _extend(curve, growth, maps):
     """Grow a curve by one dash: (whether it could, the curve).
 
     The weight of a candidate is (1 - widened mask) * cos(turn)**2. A mask overshoots one in its middle, so weights may
     be negative: such candidates are never taken and lower the weight of their neighbours, as in the law.
     """
-    rng, mask, wide, totals = work.rng, work.mask, work.wide, work.total
-    direction = curve.direction
-    pivot = curve.pivot + tables.joint[margin, direction]
+    choices = growth.choices[curve.direction]
+    pivot = curve.pivot + growth.numbers[curve.direction, 0]
     total = np.int64(0)
-    n = tables.n_choice[margin, direction]
-    for i in range(n):
-        blocked = wide[pivot + tables.choice_at[margin, direction, i]]
+    for i in range(growth.numbers[curve.direction, 1]):
+        blocked = np.int64(maps.wide[pivot + choices[i, 0]])
         if blocked != OUTSIDE:
-            total += (ONE - np.int64(blocked)) * tables.weight[margin, direction, i]
-        totals[i] = total
+            total += (ONE - blocked) * choices[i, 2]
+        maps.total[i] = total
     if total < MINIMUM_WEIGHT:
         return False, curve
     for _ in range(DASH_TRIES):
         # 28 random bits times a total below 2**35 stay within 63 bits.
-        level = (_below(rng, 1 << 28) * total) >> 28
+        level = (below(maps.rng, 1 << 28) * total) >> 28
         i = 0
-        while totals[i] <= level:
+        while maps.total[i] <= level:
             i += 1
-        start = pivot + tables.choice_at[margin, direction, i]
-        chosen = tables.choice[margin, direction, i]
-        if not _collides(mask, start, chosen, margin, tables):
-            _add_mask(curve, margin, tables, layout, work)
-            return True, Curve(np.int64(pivot), np.int64(chosen), np.int64(start))
+        new = Curve(np.int64(pivot), np.int64(choices[i, 1]), np.int64(pivot + choices[i, 0]))
+        if not _collides(maps.mask, new, growth.core[new.direction], growth.numbers[new.direction, 2]):
+            _add_mask(curve, growth, maps)
+            return True, new
     return False, curve
 
 
 @njit(cache=True)
-def _collides(mask, start, direction, margin, tables):
-    for i in range(tables.n_core[margin, direction]):
-        there = np.int64(mask[start + tables.core_at[margin, direction, i]])
-        if there + tables.core[margin, direction, i] >= COLLISION:
+def _collides(mask, curve, core, n_core):
+    for i in range(n_core):
+        if np.int64(mask[curve.start + core[i, 0]]) + core[i, 1] >= COLLISION:
             return True
     return False
 
 
 @njit(cache=True)
-def _add_mask(curve, margin, tables, layout, work):
-    _raise_to(work.mask, tables.mask[margin, curve.direction], curve.start, layout.stride)
-    _raise_to(work.wide, tables.wide[margin, curve.direction], curve.start, layout.stride)
+def _add_mask(curve, growth, maps):
+    _raise_to(maps.mask, growth.mask[curve.direction], curve.start, maps.stride)
+    _raise_to(maps.wide, growth.wide[curve.direction], curve.start, maps.stride)
 
 
 @njit(cache=True)
 def _raise_to(canvas, patch, middle, stride):
-    """Maximum of canvas and patch. Unsigned indices: a sign test at every pixel would keep the loop from vectorising."""
+    """Maximum of canvas and patch. The inner loop over a slice, of a length not known here, is what LLVM vectorises."""
     half = len(patch) // 2
-    corner = np.uint64(middle - half * stride - half)
-    for row in range(np.uint64(len(patch))):
-        for column in range(np.uint64(WIDTH)):
-            at = corner + row * np.uint64(stride) + column
-            canvas[at] = max(canvas[at], patch[row, column])
+    corner = middle - half * stride - half
+    for row in range(len(patch)):
+        line = canvas[corner + row * stride :]
+        values = patch[row]
+        for column in range(patch.shape[1]):
+            line[column] = max(line[column], values[column])
 
 
 @njit(cache=True)
@@ -241,13 +261,13 @@ def _seed_in_box(margin, tables, layout, work):
     """First dash of the first curve: (success, y, x, curve). Only the wide border is blocked, so the free places are a box."""
     rng, low, high = work.rng, layout.seed_border, layout.size - 1 - layout.seed_border
     for _ in range(DASH_TRIES):
-        direction = _below(rng, DEGREES)
+        direction = below(rng, DEGREES)
         top, left = low - tables.reach[margin, direction, 0], low - tables.reach[margin, direction, 2]
         height = high - tables.reach[margin, direction, 1] - top + 1
         width = high - tables.reach[margin, direction, 3] - left + 1
         if height < 1 or width < 1:
             break
-        y, x = top + _below(rng, height), left + _below(rng, width)
+        y, x = top + below(rng, height), left + below(rng, width)
         placed, curve = _first_dash(y, x, direction, margin, tables, layout)
         if placed:
             return True, y, x, curve
@@ -258,8 +278,8 @@ def _seed_in_box(margin, tables, layout, work):
 def _seed_beside(y, x, margin, tables, layout, work):
     """First dash of the second curve, at a fixed distance from the first: (success, curve)."""
     for _ in range(DASH_TRIES):
-        direction = _below(work.rng, DEGREES)
-        around = _below(work.rng, DEGREES)
+        direction = below(work.rng, DEGREES)
+        around = below(work.rng, DEGREES)
         placed, curve = _first_dash(
             y + tables.second[around, 0], x + tables.second[around, 1], direction, margin, tables, layout
         )
@@ -273,10 +293,10 @@ def _seed_anywhere(margin, tables, layout, work):
     """First dash of a distractor, uniform over the free places: (success, curve)."""
     size, ring, stride = layout.size, layout.ring, layout.stride
     for _ in range(DASH_TRIES):
-        direction = _below(work.rng, DEGREES)
+        direction = below(work.rng, DEGREES)
         place = np.int64(-1)
         for _ in range(_GUESSES):
-            guess = (_below(work.rng, size) + ring) * stride + _below(work.rng, size) + ring
+            guess = (below(work.rng, size) + ring) * stride + below(work.rng, size) + ring
             if _is_free(work.mask, guess, direction, margin, tables):
                 place = guess
                 break
@@ -289,7 +309,7 @@ def _seed_anywhere(margin, tables, layout, work):
                         n += 1
             if n == 0:
                 break
-            place = np.int64(work.found[_below(work.rng, n)])
+            place = np.int64(work.found[below(work.rng, n)])
         y, x = place // stride - ring, place % stride - ring
         placed, curve = _first_dash(y, x, direction, margin, tables, layout)
         if placed:
@@ -379,38 +399,3 @@ def _expose(image, layout, work):
         for x in range(layout.size):
             value = work.canvas[row + x]
             image[y, x] = 0 if value == 0 else np.int64(value) * 255 // brightest
-
-
-@njit(cache=True)
-def _below(rng, n):
-    """Uniform integer in [0, n), n <= 2**28: the upper half of an xoshiro256++ word, scaled."""
-    word = _rotate(rng[0] + rng[3], 23) + rng[0]
-    shifted = rng[1] << np.uint64(17)
-    rng[2] ^= rng[0]
-    rng[3] ^= rng[1]
-    rng[1] ^= rng[2]
-    rng[0] ^= rng[3]
-    rng[2] ^= shifted
-    rng[3] = _rotate(rng[3], 45)
-    return np.int64(((word >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
-
-
-@njit(cache=True)
-def _seed(rng, key, index):
-    """State of the stream of one image: splitmix64 words from a mix of key and index."""
-    state = _mix(np.uint64(key)) ^ _mix(np.uint64(index) + np.uint64(0x9E3779B97F4A7C15))
-    for i in range(4):
-        state += np.uint64(0x9E3779B97F4A7C15)
-        rng[i] = _mix(state)
-
-
-@njit(cache=True)
-def _mix(word):
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return word ^ (word >> np.uint64(31))
-
-
-@njit(cache=True)
-def _rotate(word, bits):
-    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))

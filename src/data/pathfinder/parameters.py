@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import UsageError, unknown
 
-# Paddles of the two target curves; the release's folder names follow from these.
+# Dashes of the two target curves; the release's folder names follow from these.
 CONTOUR_LENGTHS = {"easy": 6, "intermediate": 9, "hard": 14}
 FOLDERS = {
     "easy": "curv_baseline",
@@ -31,14 +31,14 @@ class Parameters:
         antialias: factor between the drawing canvas and the image.
         seed_distance: distance between the tails of the two target curves.
         marker_radius: radius of the two discs.
-        contour_length: paddles in each target curve.
-        distractor_length: paddles in each distractor curve.
+        contour_length: dashes in each target curve.
+        distractor_length: dashes in each distractor curve.
         distractors: rounds in which a distractor curve is tried (some fail, fewer are placed).
         paddle_length, paddle_thickness: one dash.
         paddle_margins: distance kept between a dash and its neighbours; drawn uniformly per image.
         continuity: factor on the turning angle before it is weighed, larger is smoother.
-        curve_contrast: factor on the line images of every curve.
-        paddle_contrast: further factor on those of the two target curves.
+        curve_contrast: factor on the brightness of every curve.
+        paddle_contrast: further factor on that of the two target curves.
     """
 
     size: int
@@ -81,8 +81,15 @@ _SIZES: dict[int, dict[str, Any]] = {
 }  # fmt: skip
 SIZES = tuple(_SIZES)
 
-# Paddles that all distractors of one image have together in the documented setting.
-_DISTRACTOR_PADDLES = {32: 20, 64: 22, 128: 35, 256: 30}
+# Dashes that all distractors of one image have together in the documented setting.
+_DOCUMENTED_TOTAL = {32: 20, 64: 22, 128: 35, 256: 30}
+# Rounds of distractors with which the images look like the release: see `parameters`.
+_CALIBRATED_ROUNDS = {
+    32: {"easy": 5, "intermediate": 4, "hard": 3},
+    64: {"easy": 6, "intermediate": 6, "hard": 6},
+    128: {"easy": 18, "intermediate": 18, "hard": 18},
+    256: {"easy": 15, "intermediate": 15, "hard": 15},
+}
 _CALIBRATED_CONTRAST = {64: 0.93, 128: 0.82}
 
 
@@ -91,14 +98,13 @@ def parameters(size: int = 32, difficulty: str = "hard", kind: str = "calibrated
 
     Args:
         size: 32, 64, 128 or 256.
-        difficulty: "easy" (6 paddles), "intermediate" (9) or "hard" (14, the benchmark's tasks).
-        kind: "documented" follows the settings that accompany the benchmark's code: ceil(total / distractor_length)
-            rounds of distractors, so fewer of them at the harder levels, and the listed contrasts. "calibrated" follows
-            what the released images show: the number of rounds is the one of the easy level at every level
-            (the generating script computed it once, before its loop over the levels), and the contrasts at 64 and 128
-            px are those measured on released images. It is the default because the purpose is a set that can stand in
-            for the release; on Path-X its mean, share of lit pixels, number of connected components and number of
-            distractors agree with released images within 2 %, while the documented setting places half the distractors.
+        difficulty: "easy" (6 dashes), "intermediate" (9) or "hard" (14, the benchmark's tasks).
+        kind: "documented" takes the settings that accompany the benchmark's code as they stand: ceil(total /
+            distractor_length) rounds of distractors and the listed contrasts. "calibrated" is what agrees with the
+            released images: at 128 px (18 rounds at every level, contrast 0.82; against released images) and 64 px (6
+            rounds, contrast 0.93; against released images), at 256 px (15 rounds) and 32 px (3 to 5 rounds; no released
+            image was at hand for these two, only statistics of other simulations). It is the default because the set
+            is to stand in for the release: on Path-X the documented setting places half the distractors.
     Raises:
         UsageError: a value outside the lists above.
     """
@@ -111,17 +117,16 @@ def parameters(size: int = 32, difficulty: str = "hard", kind: str = "calibrated
     values = dict(_SIZES[size])
     contour_length = CONTOUR_LENGTHS[difficulty]
     distractor_length = contour_length // 3
-    total = _DISTRACTOR_PADDLES[size]
     if kind == "calibrated":
         values["curve_contrast"] = _CALIBRATED_CONTRAST.get(size, values["curve_contrast"])
-        distractor_length_counted = CONTOUR_LENGTHS["easy"] // 3
+        rounds = _CALIBRATED_ROUNDS[size][difficulty]
     else:
-        distractor_length_counted = distractor_length
+        rounds = math.ceil(_DOCUMENTED_TOTAL[size] / distractor_length)
     return Parameters(
         size=size,
         antialias=2,
         contour_length=contour_length,
         distractor_length=distractor_length,
-        distractors=math.ceil(total / distractor_length_counted),
+        distractors=rounds,
         **values,
     )

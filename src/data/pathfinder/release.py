@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -97,7 +95,7 @@ def read_images(folder: Path, rows: list[Row], size: int) -> Iterator[tuple[Row,
     def read(row: Row) -> np.ndarray | None:
         return _image(folder / row.file, size)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool, progress(f"Reading {folder}", len(rows)) as advance:
+    with ThreadPoolExecutor() as pool, progress(f"Reading {folder}", len(rows)) as advance:
         # In pieces: all at once would hold every image in memory.
         for start in range(0, len(rows), GROUP):
             piece = rows[start : start + GROUP]

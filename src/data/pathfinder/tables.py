@@ -20,20 +20,11 @@ import numpy as np
 from PIL import Image, ImageDraw
 from scipy.ndimage import binary_dilation, grey_dilation
 
+from .kernel import BRIGHTNESS, COLLISION, DEGREES, ONE, OUTSIDE, WEIGHT, Work
 from .parameters import Parameters
 
-DEGREES = 360
-# Fixed point. A mask is one at ONE and overshoots it by up to a sixth (Lanczos), which a byte must hold.
-ONE = 200
-OUTSIDE = 255
+# Bytes of a row of a patch: one step of the widest vector units.
 WIDTH = 32
-BRIGHTNESS = 1 << 16
-WEIGHT = 1 << 20
-# Mask values above this block a seed; a dash collides where its mask and the others add up to COLLISION.
-BLOCKED = round(0.3 * ONE)
-COLLISION = round(1.8 * ONE)
-# A curve ends where less weight than this is left.
-MINIMUM_WEIGHT = round(1e-4 * ONE * WEIGHT)
 # A seed needs the pixels free where its mask is above this: a full mask without the ripple of the resampling.
 RIPPLE = 4 / 255
 
@@ -41,16 +32,17 @@ RIPPLE = 4 / 255
 class Tables(NamedTuple):
     """Integer tables of the kernel.
 
-    The first axis is the margin and the second the direction of the dash: 360 degrees, then the circle. `*_at` are flat
-    steps from the start of a dash, `n_*` the number of valid entries on the last axis, which is padded with zeros.
+    The first axis is the margin and the second the direction of the dash: 360 degrees, then the circle. Steps are flat
+    and start where the dash starts; lists of different lengths are padded, and their lengths stand in `numbers`. Few
+    arrays with many columns, because a compiled call pays for every array that it is given.
 
-    head, pivot: (margins, 360, 2) steps (dy, dx) from the tail of a first dash to its head and to its pivot.
-    joint: flat step from one pivot to the next.
-    choice_at, choice, weight, n_choice: from the next pivot to the pixels where a dash may start, its direction, and
-        cos(turn)**2 as a multiple of 1 / WEIGHT.
+    numbers: (margins, directions, 3) flat step from one pivot to the next, number of choices, of core pixels.
+    choices: (margins, directions, k, 3) from the next pivot to a pixel where a dash may start, the direction of that
+        dash, and cos(turn)**2 as a multiple of 1 / WEIGHT.
+    core: (margins, directions, pixels, 2) step and mask where the mask can collide, largest values first.
     mask: (margins, directions, side, WIDTH) mask around the start of the dash, padded with zeros on the right.
     wide: the same for the mask widened by the disc of radius margin.
-    core_at, core, n_core: those pixels of the mask that can collide, largest values first.
+    head, pivot: (margins, 360, 2) steps (dy, dx) from the tail of a first dash to its head and to its pivot.
     line_at, line, n_line: the dash; `line` has a leading axis (target, distractor) for their contrasts.
     element_at, n_element: pixels that must be free around the tail of a first dash.
     reach: (margins, 360, 4) lowest and highest dy, lowest and highest dx of those.
@@ -59,18 +51,13 @@ class Tables(NamedTuple):
     empty, empty_wide: (margins, canvas_bytes) mask and widened mask of an image without curves.
     """
 
-    head: np.ndarray
-    pivot: np.ndarray
-    joint: np.ndarray
-    choice_at: np.ndarray
-    choice: np.ndarray
-    weight: np.ndarray
-    n_choice: np.ndarray
+    numbers: np.ndarray
+    choices: np.ndarray
+    core: np.ndarray
     mask: np.ndarray
     wide: np.ndarray
-    core_at: np.ndarray
-    core: np.ndarray
-    n_core: np.ndarray
+    head: np.ndarray
+    pivot: np.ndarray
     line_at: np.ndarray
     line: np.ndarray
     n_line: np.ndarray
@@ -125,6 +112,23 @@ def angles(setting: Parameters, margin: int) -> np.ndarray:
     return np.concatenate([np.radians(np.arange(DEGREES)), np.arctan2(circle[:, 0], circle[:, 1])])
 
 
+def buffers(layout: Layout) -> Work:
+    """Buffers for `kernel.draw`: random state, maps over the canvas, and the dashes (direction, start) of the curves."""
+    canvas = _canvas_bytes(layout.stride)
+    return Work(
+        rng=np.zeros(4, np.uint64),
+        mask=np.zeros(canvas, np.uint8),
+        wide=np.zeros(canvas, np.uint8),
+        mask_before=np.zeros(canvas, np.uint8),
+        wide_before=np.zeros(canvas, np.uint8),
+        canvas=np.zeros(canvas, np.int32),
+        total=np.zeros(512, np.int64),
+        found=np.zeros(layout.size**2, np.int32),
+        targets=np.zeros((2, layout.contour_length, 2), np.int32),
+        distractor=np.zeros((layout.distractor_length, 2), np.int32),
+    )
+
+
 def fingerprint(tables: Tables) -> str:
     """Checksum of the tables: differs if another version of the drawing library draws other dashes."""
     digest = hashlib.sha256()
@@ -139,29 +143,27 @@ def _of_margin(setting: Parameters, layout: Layout, margin: int) -> dict[str, np
     angle = angles(setting, margin)
     weights = _turn_weights(angle, angle[DEGREES:], setting.continuity)
     allowed = [np.flatnonzero(row) for row in weights]
+    steps = _flat(circle, stride)
+    choices = [np.stack([steps[k], k + DEGREES, row[k]], 1) for row, k in zip(weights, allowed, strict=True)]
+    joint = np.array([_flat(_step(a, length + 2 * margin), stride) for a in angle])
     # The first dash is drawn from its tail; a later one starts at its head and points back.
     dashes = [_dash(setting, margin, a) for a in np.concatenate([angle[:DEGREES], angle[DEGREES:] + np.pi])]
     lines = [_largest_first(line, stride) for line, _ in dashes]
     peak = max(mask.max() for _, mask in dashes)
-    cores = [_largest_first(np.where(mask >= COLLISION - peak, mask, 0), stride) for _, mask in dashes]
+    cores = [np.stack(_largest_first(np.where(mask >= COLLISION - peak, mask, 0), stride), 1) for _, mask in dashes]
     contrasts = (setting.curve_contrast * setting.paddle_contrast, setting.curve_contrast)
     elements = [_element(mask, length + margin) for _, mask in dashes[:DEGREES]]
     head = np.stack([_step(a, length) for a in angle[:DEGREES]])
     back = np.stack([_step(a + np.pi, length + margin) for a in angle[:DEGREES]])
     empty = _frame(setting, layout, outside=0)
     return {
-        "head": head,
-        "pivot": head + back,
-        "joint": np.array([_flat(_step(a, length + 2 * margin), stride) for a in angle]),
-        "choice_at": _ragged([_flat(circle[keep], stride) for keep in allowed]),
-        "choice": _ragged([keep + DEGREES for keep in allowed]),
-        "weight": _ragged([row[keep] for row, keep in zip(weights, allowed)]),
-        "n_choice": _lengths(allowed),
+        "numbers": np.stack([joint, _lengths(choices), _lengths(cores)], 1),
+        "choices": _ragged(choices),
+        "core": _ragged(cores),
         "mask": _rows([mask for _, mask in dashes]),
         "wide": _rows([_widened(np.pad(mask, margin), margin) for _, mask in dashes]),
-        "core_at": _ragged([at for at, _ in cores]),
-        "core": _ragged([values for _, values in cores]),
-        "n_core": _lengths([at for at, _ in cores]),
+        "head": head,
+        "pivot": head + back,
         "line_at": _ragged([at for at, _ in lines]),
         "line": np.stack([_ragged([_bright(values * c) for _, values in lines]) for c in contrasts]),
         "n_line": _lengths([at for at, _ in lines]),
@@ -243,10 +245,10 @@ def _frame(setting: Parameters, layout: Layout, outside: int) -> np.ndarray:
 
 def _canvas(frame: np.ndarray) -> np.ndarray:
     """Flat bytes, with room for a row of WIDTH that starts at the last pixel."""
-    return np.pad(frame.astype(np.uint8).ravel(), (0, canvas_bytes(len(frame)) - frame.size))
+    return np.pad(frame.astype(np.uint8).ravel(), (0, _canvas_bytes(len(frame)) - frame.size))
 
 
-def canvas_bytes(stride: int) -> int:
+def _canvas_bytes(stride: int) -> int:
     """Room for a canvas and for a row of WIDTH that starts at its last pixel, in whole 64-bit words."""
     return (stride**2 + WIDTH + 7) // 8 * 8
 

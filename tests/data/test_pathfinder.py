@@ -1,0 +1,216 @@
+"""The Pathfinder generator: statistics, geometry, labels, independence of how it is run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from scipy.ndimage import binary_opening, label
+
+from fractal_ssm.data.pathfinder import tables
+from fractal_ssm.data.pathfinder.generate import Generator, checksum
+from fractal_ssm.data.pathfinder.parameters import CONTOUR_LENGTHS, SIZES, parameters
+from fractal_ssm.errors import UsageError
+
+
+@lru_cache(maxsize=40)
+def draw(size: int, n: int, difficulty: str = "hard", kind: str = "calibrated", seed: int = 0):
+    return Generator(parameters(size, difficulty, kind), seed).draw(0, n)
+
+
+# Released images: mean over 8 of them at 128 px and at 64 px. Simulated: figures of another implementation of the same
+# law, for 32 px with fewer distractors placed than ours would (see README). Columns: mean and standard deviation of the
+# grey values (0..255), shares of pixels above 0 and above 64.
+@pytest.mark.parametrize(
+    ("size", "difficulty", "n", "expected"),
+    [
+        pytest.param(128, "hard", 500, (9.42, 36, 0.161, 0.0519), id="128-released"),
+        pytest.param(128, "hard", 500, (9.36, None, 0.160, 0.0518), id="128-simulated"),
+        pytest.param(64, "hard", 150, (16.15, None, 0.266, 0.1086), id="64-released"),
+        pytest.param(32, "hard", 2000, (22.6, 52.8, 0.414, 0.142), id="32-simulated"),
+        pytest.param(32, "easy", 2000, (14.7, 45.2, 0.279, 0.086), id="32-easy-simulated"),
+        pytest.param(256, "hard", 300, (3.64, 25.0, 0.048, 0.0189), id="256-simulated"),
+    ],
+)
+def test_statistics_agree_with_the_benchmark(size, difficulty, n, expected):
+    images = draw(size, n, difficulty).images
+    measured = (images.mean(), images.std((1, 2)).mean(), (images > 0).mean(), (images > 64).mean())
+    for value, wanted in zip(measured, expected, strict=True):
+        if wanted is not None:
+            assert value == pytest.approx(wanted, rel=0.05)
+
+
+def test_pathx_has_the_components_distractors_and_restarts_of_the_benchmark():
+    drawn = draw(128, 500)
+    components = [label(image > 100, np.ones((3, 3)))[1] for image in drawn.images]
+    assert np.mean(components) == pytest.approx(86.2, rel=0.05)
+    assert drawn.placed.mean() == pytest.approx(14.7, rel=0.05)
+    assert drawn.placed[drawn.margins == 2].mean() == pytest.approx(17.1, rel=0.05)
+    assert drawn.placed[drawn.margins == 3].mean() == pytest.approx(12.9, rel=0.05)
+    assert 150 < drawn.restarts.mean() < 500
+    assert set(drawn.margins) == {2, 3}
+    # Two discs, each with one or two of the brightest pixels, as in the released images.
+    assert 1 <= (drawn.images == 255).sum((1, 2)).mean() <= 4
+
+
+def test_the_documented_setting_places_fewer_distractors_on_pathx():
+    assert parameters(128, kind="documented").distractors == 9
+    assert parameters(128, kind="documented").curve_contrast == 0.9
+    assert draw(128, 50, kind="documented").placed.mean() < 10
+
+
+@pytest.mark.parametrize("size", [32, 128])
+def test_labels_are_balanced(size):
+    n = 2000 if size == 32 else 500
+    assert abs(draw(size, n).labels.mean() - 0.5) < 3 * 0.5 / np.sqrt(n)
+
+
+def probe_accuracy(images: np.ndarray, labels: np.ndarray) -> float:
+    """Test accuracy of a ridge regression on the histogram of grey values, fitted on the first half."""
+    histograms = np.stack([np.bincount(image.ravel() // 8, minlength=32) for image in images]).astype(float)
+    features = np.column_stack([histograms, images.mean((1, 2)), images.std((1, 2)), np.ones(len(images))])
+    features[:, :-1] = (features[:, :-1] - features[:, :-1].mean(0)) / (features[:, :-1].std(0) + 1e-9)
+    half = len(images) // 2
+    train, test, signs = features[:half], features[half:], 2.0 * labels - 1
+    weights = np.linalg.solve(train.T @ train + 10 * np.eye(train.shape[1]), train.T @ signs[:half])
+    return float(((test @ weights > 0) == (labels[half:] == 1)).mean())
+
+
+def test_no_global_statistic_tells_the_label():
+    drawn = draw(32, 6000)
+    assert abs(probe_accuracy(drawn.images, drawn.labels) - 0.5) < 3 * 0.5 / np.sqrt(3000)
+
+
+def test_the_probe_can_find_a_leak():
+    drawn = draw(32, 1000)
+    leaky = np.minimum(drawn.images, 255 - 8 * drawn.labels[:, None, None])
+    assert probe_accuracy(leaky, drawn.labels) > 0.9
+
+
+def dashes(setting, margin: int, curve: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(tail, head) of every dash of a curve, from the tail of the curve on."""
+    angles = tables.angles(setting, margin)[curve[:, 0]]
+    along = np.stack([np.sin(angles), np.cos(angles)], 1) * setting.paddle_length
+    first = (curve[0, 1:], curve[0, 1:] + along[0])
+    return [first, *((start - step, start) for start, step in zip(curve[1:, 1:], along[1:], strict=True))]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_discs_mark_one_curve_for_label_one_and_two_for_label_zero(size):
+    setting = parameters(size)
+    drawn = draw(size, 60)
+    for k in range(60):
+        ends = [(tuple(curve[0, 1:]), tuple(curve[-1, 1:])) for curve in drawn.targets[k]]
+        first, second = (tuple(disc) for disc in drawn.discs[k])
+        same = (first, second) in ends
+        crossed = (first, second) in [(ends[0][0], ends[1][1]), (ends[1][0], ends[0][1])]
+        assert (same, crossed) == ((True, False) if drawn.labels[k] else (False, True))
+        for curve in drawn.targets[k]:
+            chain = dashes(setting, drawn.margins[k], curve)
+            gaps = [np.linalg.norm(tail - head) for (_, head), (tail, _) in zip(chain, chain[1:])]
+            # Rounding of head, pivot and start moves each by less than a pixel and a half.
+            assert len(chain) == 14
+            assert max(gaps) < 2 * drawn.margins[k] + 3
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_dash_of_the_targets_is_in_the_image(size):
+    setting, drawn = parameters(size), draw(size, 60)
+    for k in range(60):
+        for curve in drawn.targets[k]:
+            for tail, head in dashes(setting, drawn.margins[k], curve):
+                y, x = np.rint((tail + head) / 2).astype(int)
+                assert drawn.images[k, max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2].max() > 64
+
+
+def test_the_bright_discs_of_pathx_lie_where_the_geometry_says():
+    drawn = draw(128, 60)
+    y, x = np.ogrid[-2:3, -2:3]
+    disc = y**2 + x**2 <= 4
+    for k in range(60):
+        # Nothing but a disc holds a bright disc of radius 2.
+        places = np.argwhere(binary_opening(drawn.images[k] > 150, disc))
+        distance = np.linalg.norm(places[:, None] - drawn.discs[k][None], axis=2)
+        assert (distance.min(0) < 2).all()
+        assert (distance.min(1) < 5).all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_images_use_the_whole_range_and_curves_keep_off_the_padding(size):
+    padding, drawn = parameters(size).padding, draw(size, 60)
+    assert (drawn.images.max((1, 2)) == 255).all()
+    starts = drawn.targets[..., 1:]
+    # The second curve's first dash is placed by distance only, so it alone may start in the padding.
+    assert starts[:, :, 1:].min() >= padding
+    assert starts[:, :, 1:].max() < size - padding
+
+
+def test_curves_never_end_at_the_same_pixel():
+    ends = draw(32, 6000).targets[:, :, -1, 1:]
+    assert (ends[:, 0] != ends[:, 1]).any(1).all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_image_does_not_depend_on_its_company(size):
+    generator = Generator(parameters(size, "easy"), seed=3)
+    whole = generator.draw(0, 12)
+    for first, n in ((0, 5), (5, 1), (6, 6)):
+        part = generator.draw(first, n)
+        for all_of_them, some in zip(whole, part, strict=True):
+            assert np.array_equal(all_of_them[first : first + n], some)
+
+
+def test_seeds_sizes_and_settings_give_other_images():
+    sums = {checksum(draw(32, 20, seed=seed).images) for seed in (0, 1, 2**63 - 1)}
+    sums |= {checksum(draw(32, 20, difficulty).images) for difficulty in ("easy", "intermediate")}
+    sums.add(checksum(draw(32, 20, kind="documented").images))
+    assert len(sums) == 6
+    # Streams are distinct, not the same labels in another size.
+    assert not np.array_equal(draw(32, 64).labels, draw(256, 64).labels)
+
+
+# Change LAW_VERSION together with these: caches drawn before are then recognised as other images.
+FIXED = {
+    32: "44b7a5f3e79d68a962f28a5248275dece3df123fd0591a86228486c33f25f67f",
+    128: "45cc035995a7f28274511bbce2be90b5e3c3b3c3102761bd7a77ae4861ab9482",
+}
+
+
+@pytest.mark.parametrize(("size", "n"), [(32, 100), (128, 10)])
+def test_the_images_of_a_seed_never_change(size, n):
+    drawn = draw(size, n)
+    assert checksum(drawn.images, drawn.labels) == FIXED[size]
+
+
+def test_contours_have_the_length_of_their_difficulty():
+    for difficulty, length in CONTOUR_LENGTHS.items():
+        setting = parameters(64, difficulty)
+        assert (setting.contour_length, setting.distractor_length) == (length, length // 3)
+        assert draw(64, 2, difficulty).targets.shape == (2, 2, length, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((48, "hard", "calibrated"), "no size 48. Allowed: 32, 64, 128, 256"),
+        ((32, "harder", "calibrated"), "Did you mean 'hard'"),
+        ((32, "hard", "official"), "Known: calibrated, documented"),
+    ],
+)
+def test_unknown_settings_are_refused(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        parameters(*arguments)
+
+
+def test_a_seed_outside_its_range_is_refused():
+    with pytest.raises(UsageError, match="got -1"):
+        Generator(parameters(32), seed=-1)
+
+
+def test_importing_the_package_loads_neither_compiler_nor_drawing_library():
+    code = "import sys, fractal_ssm.data.pathfinder; print(sorted({'numba', 'PIL', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

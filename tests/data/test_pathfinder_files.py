@@ -1,0 +1,419 @@
+"""Pathfinder on disk: the cache, interruptions, the release's layout and what is wrong with real copies of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from fractal_ssm.data.pathfinder import PathX, Pathfinder, cli, generate, release, writer
+from fractal_ssm.data.pathfinder.generate import Generator, fill
+from fractal_ssm.data.pathfinder.parameters import parameters
+from fractal_ssm.data.splits import permutation
+from fractal_ssm.errors import UsageError
+from fractal_ssm.registry import datasets
+
+N = 120
+
+
+@pytest.fixture(scope="module")
+def generator() -> Generator:
+    return Generator(parameters(32, "hard"))
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(generate, "SHARD", 10)
+
+
+@pytest.fixture
+def make_release(generator, monkeypatch):
+    """Write the first images in the layout of the release, in groups of 10: 0 to 11, which text order mixes up."""
+    monkeypatch.setattr(writer, "GROUP", 10)
+
+    def make(folder: Path, n: int = N) -> Path:
+        return writer.write_release(folder, generator, "hard", n, workers=2)
+
+    return make
+
+
+def content(folder: Path) -> list[np.ndarray]:
+    return [np.load(folder / "pixels.npy"), np.load(folder / "labels.npy")]
+
+
+def same(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+# ---------------------------------------------------------------- drawing into a cache
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_cache_does_not_depend_on_the_workers(tmp_path, generator, small_shards, workers):
+    fill(tmp_path, generator, 95, workers)
+    drawn = generator.draw(0, 95)
+    assert same(content(tmp_path), [drawn.images.reshape(95, -1, 1), drawn.labels])
+
+
+class Interrupted(Generator):
+    """Fails at one shard."""
+
+    def draw(self, first, n):
+        if first == 50:
+            raise KeyboardInterrupt
+        return super().draw(first, n)
+
+
+class Counting(Generator):
+    """Notes what is drawn."""
+
+    def draw(self, first, n):
+        self.firsts = [*getattr(self, "firsts", []), first] if n else []
+        return super().draw(first, n)
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, generator, small_shards):
+    with pytest.raises(KeyboardInterrupt):
+        fill(tmp_path, Interrupted(generator.setting), N, workers=1)
+    counting = Counting(generator.setting)
+    fill(tmp_path, counting, N, workers=1)
+    assert 50 in counting.firsts
+    assert 0 not in counting.firsts
+    drawn = generator.draw(0, N)
+    assert same(content(tmp_path), [drawn.images.reshape(N, -1, 1), drawn.labels])
+
+
+def test_a_damaged_shard_is_not_taken(tmp_path, generator, small_shards, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        fill(tmp_path, Interrupted(generator.setting), N, workers=1)
+    pixels = np.load(tmp_path / "pixels.npy", mmap_mode="r+")
+    pixels[25, 500] ^= 255
+    pixels.flush()
+    counting = Counting(generator.setting)
+    fill(tmp_path, counting, N, workers=1)
+    assert "images from 20 on are damaged and are drawn again" in capsys.readouterr().err
+    assert 20 in counting.firsts and 10 not in counting.firsts
+    assert np.array_equal(content(tmp_path)[0][:, :, 0], generator.draw(0, N).images.reshape(N, -1))
+
+
+def test_shards_of_another_recipe_are_refused(tmp_path, generator, small_shards):
+    fill(tmp_path, generator, 20, workers=1)
+    with pytest.raises(UsageError, match="names another recipe"):
+        fill(tmp_path, Generator(generator.setting, seed=1), 20)
+    with pytest.raises(UsageError, match="wanted is"):
+        fill(tmp_path, generator, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="kills a process")
+def test_a_killed_process_leaves_nothing_half_drawn(tmp_path):
+    options = dict(resolution=128, n=2000)
+    code = f"from fractal_ssm.data.pathfinder import Pathfinder; Pathfinder({str(tmp_path)!r}, **{options}).prepare()"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("cache/pathfinder/.*/shards.json")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not list(tmp_path.glob("cache/pathfinder/[!.]*"))
+    data = Pathfinder(tmp_path, **options)
+    data.prepare()
+    expected = Generator(parameters(128)).draw(0, 2000)
+    assert np.array_equal(data.cache.array("pixels")[:, :, 0], expected.images.reshape(2000, -1))
+    assert np.array_equal(data.cache.array("labels"), expected.labels)
+
+
+# ---------------------------------------------------------------- the dataset
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory) -> Pathfinder:
+    data = Pathfinder(tmp_path_factory.mktemp("data"), n=N)
+    data.prepare()
+    return data
+
+
+def test_a_generated_set_describes_itself(generated):
+    facts = generated.describe()
+    assert facts["source"] == "generated"
+    assert facts["counts"] == {"train": 96, "val": 12, "test": 12}
+    assert facts["lra"] is False, "120 images are not the benchmark's 200,000"
+    assert (facts["resolution"], facts["difficulty"], facts["recipe"]["seed"]) == (32, "hard", 0)
+    assert json.dumps(facts)
+    again = Pathfinder(generated.data_dir, n=N)
+    again.prepare()
+    assert again.describe() == facts
+
+
+def test_splits_are_disjoint_and_whole(generated):
+    parts = [generated.indices(name) for name in ("train", "val", "test")]
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(N))
+    sequential = Pathfinder(generated.data_dir, n=N, split="lra_sequential")
+    sequential.prepare()
+    assert np.array_equal(sequential.indices("val"), np.arange(96, 108))
+    assert sequential.describe()["split_fingerprint"] != generated.describe()["split_fingerprint"]
+    assert sequential.describe()["checksum"] == generated.describe()["checksum"]
+
+
+class Labels:
+    """A cache of 200,000 labels and nothing else."""
+
+    def array(self, name):
+        return np.zeros(200_000, np.uint8)
+
+
+def test_the_whole_set_is_split_as_s4_and_s5_split_it(tmp_path):
+    data = PathX(tmp_path)
+    data._cache = Labels()
+    train, val, test = (data.indices(name) for name in ("train", "val", "test"))
+    assert (len(train), len(val), len(test)) == (160_000, 20_000, 20_000)
+    # The permutation that S4's and S5's loaders draw, as computed with torch.
+    assert train[:8].tolist() == [37542, 143173, 127710, 58234, 152906, 31060, 95762, 141650]
+    assert test[-3:].tolist() == [198416, 132078, 156497]
+    assert np.array_equal(np.concatenate([train, val, test]), permutation(200_000))
+
+
+def test_a_gathered_batch_equals_single_samples(generated, tmp_path):
+    for options in ({}, {"center": False}, {"tokenize": True}):
+        data = Pathfinder(generated.data_dir, n=N, **options)
+        data.prepare()
+        samples = data.split("val")
+        gathered = data.collate(samples.__getitems__([3, 0, 7]))
+        single = data.collate([samples[index] for index in (3, 0, 7)])
+        assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(gathered, single, strict=True))
+        assert gathered.inputs.shape == ((3, 1024) if options.get("tokenize") else (3, 1024, 1))
+        assert gathered.lengths.tolist() == [1024] * 3
+        assert gathered.targets.tolist() == data.cache.array("labels")[data.indices("val")[[3, 0, 7]]].tolist()
+
+
+@pytest.mark.parametrize(("options", "levels"), [({}, (-1.0, 1.0)), ({"center": False}, (0.0, 1.0)), ({"tokenize": True}, (0, 255))])
+def test_black_and_white_and_the_order_of_pixels(generated, options, levels):
+    data = Pathfinder(generated.data_dir, n=N, **options)
+    data.prepare()
+    samples = data.split("train")
+    batch = data.collate(samples.__getitems__(range(96)))
+    assert (batch.inputs.min(), batch.inputs.max()) == levels
+    image = data.cache.array("pixels")[samples.indices[0]].reshape(32, 32)
+    value = batch.inputs[0].reshape(-1)[1 * 32 + 0].item()
+    assert value == pytest.approx(levels[0] + (levels[1] - levels[0]) * image[1, 0] / 255)
+    assert (data.d_input, data.n_tokens) == ((None, 256) if options.get("tokenize") else (1, None))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loader_workers_do_not_change_the_batches(generated, workers):
+    loader = DataLoader(generated.split("train"), batch_size=32, collate_fn=generated.collate, num_workers=workers)
+    batches = list(loader)
+    assert [len(batch.targets) for batch in batches] == [32, 32, 32]
+    expected = generated.cache.array("labels")[generated.indices("train")]
+    assert torch.cat([batch.targets for batch in batches]).tolist() == expected.tolist()
+
+
+def test_a_damaged_cache_is_refused(tmp_path):
+    Pathfinder(tmp_path, n=20).prepare()
+    (path,) = tmp_path.glob("cache/pathfinder/generated-*/pixels.npy")
+    with open(path, "r+b") as file:
+        file.seek(5000)
+        file.write(b"\xff\x00\xff")
+    with pytest.raises(UsageError, match="does not match its checksum"):
+        Pathfinder(tmp_path, n=20).prepare()
+
+
+def test_pathx_is_pathfinder_at_128(tmp_path):
+    data = datasets.build({"name": "pathx"}, data_dir=tmp_path)
+    assert (data.resolution, data.l_max, data.name) == (128, 16_384, "pathx")
+    assert datasets.build({"name": "pathfinder"}, data_dir=tmp_path).l_max == 1024
+    assert set(datasets.options("pathx")) == set(datasets.options("pathfinder"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"source": "stand-in"}, "Known: auto, generated, release"),
+        ({"resolution": 100}, "Allowed: 32, 64, 128, 256"),
+        ({"difficulty": "easiest"}, "Did you mean 'easy'"),
+        ({"n": 5}, "n >= 10"),
+        ({"split": "random"}, "Unknown split"),
+        ({"source": "release", "seed": 3}, "dataset.seed belongs to generated images"),
+        ({"seed": -1}, "got -1"),
+    ],
+)
+def test_wrong_options_are_refused_when_building(tmp_path, options, message):
+    with pytest.raises(UsageError, match=message):
+        Pathfinder(tmp_path, **options)
+
+
+# ---------------------------------------------------------------- the release
+
+
+def load(data_dir: Path, **options) -> Pathfinder:
+    data = Pathfinder(data_dir, **{"source": "release", "n": N, **options})
+    data.prepare()
+    return data
+
+
+@pytest.mark.parametrize(
+    "place", ["", "lra_release", "lra_release/lra_release", "raw_datasets/lra_release/lra_release", "pathfinder"]
+)
+def test_what_is_written_in_the_layout_of_the_release_is_read_back(tmp_path, generator, make_release, place):
+    folder = make_release(tmp_path / place)
+    assert folder == tmp_path / place / "pathfinder32" / "curv_contour_length_14"
+    data = load(tmp_path)
+    drawn = generator.draw(0, N)
+    assert np.array_equal(data.cache.array("pixels")[:, :, 0], drawn.images.reshape(N, -1))
+    assert np.array_equal(data.cache.array("labels"), drawn.labels)
+    facts = data.describe()
+    assert (facts["source"], facts["left_out"], facts["path"]) == ("release", 0, str(folder))
+
+
+def test_a_row_of_the_table_is_that_of_the_release(tmp_path, make_release):
+    folder = make_release(tmp_path, 10)
+    first = (folder / "metadata" / "0.npy").read_text().splitlines()[0].split(" ")
+    assert [*first[:3], *first[4:]] == ["imgs/0", "sample_0.png", "0", "1.0", "14", "4.666666666666667", "2", "0.5", "1", "1"]
+    assert first[3] in ("0", "1")
+
+
+def test_auto_prefers_the_release_and_says_so(tmp_path, make_release):
+    make_release(tmp_path)
+    assert load(tmp_path, source="auto").describe()["source"] == "release"
+    assert load(tmp_path, source="auto", seed=1).describe()["source"] == "generated"
+
+
+def test_renamed_folders_are_told_apart_by_their_images(tmp_path, make_release):
+    make_release(tmp_path / "a", 10)
+    wide = Generator(parameters(64, "easy"))
+    writer.write_release(tmp_path / "b", wide, "easy", 10)
+    easy = tmp_path / "b" / "pathfinder64"
+    (easy / "curv_baseline").rename(easy / "curv_contour_length_14")
+    easy.rename(tmp_path / "pathfinder32")
+    (tmp_path / "a" / "pathfinder32").rename(tmp_path / "my copy")
+    assert load(tmp_path, n=10).describe()["path"].startswith(str(tmp_path / "my copy"))
+    assert load(tmp_path, n=10, resolution=64).describe()["path"].startswith(str(tmp_path / "pathfinder32"))
+
+
+def test_the_inner_folder_of_the_archive_comes_first(tmp_path, make_release):
+    make_release(tmp_path / "lra_release")
+    inner = make_release(tmp_path / "lra_release" / "lra_release")
+    assert load(tmp_path).describe()["path"] == str(inner)
+
+
+def test_an_empty_image_is_left_out_and_logged(tmp_path, generator, make_release, caplog):
+    folder = make_release(tmp_path / "lra_release")
+    (tmp_path / "lra_release" / "pathfinder32").rename(tmp_path / "anything")
+    empty = tmp_path / "anything" / folder.name / "imgs" / "3" / "sample_4.png"
+    empty.write_bytes(b"")
+    data = load(tmp_path)
+    assert str(empty) in caplog.text
+    assert data.describe()["left_out"] == 1
+    assert np.array_equal(data.cache.array("labels"), np.delete(generator.draw(0, N).labels, 34))
+    assert sum(data.describe()["counts"].values()) == N - 1
+
+
+def test_tables_that_are_array_files_are_read(tmp_path, generator, make_release):
+    folder = make_release(tmp_path)
+    for table in (folder / "metadata").glob("*.npy"):
+        rows = [line.split() for line in table.read_text().splitlines()]
+        with open(table, "wb") as file:
+            np.save(file, np.array(rows))
+    assert np.array_equal(load(tmp_path).cache.array("labels"), generator.draw(0, N).labels)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "imgs/1/sample_0.png").unlink(), "named in the metadata but is not there"),
+        (lambda folder: cut(folder / "imgs/1/sample_0.png"), "cannot be read"),
+        (lambda folder: Image.new("L", (33, 32)).save(folder / "imgs/1/sample_0.png"), "33 x 32 pixels, expected 32"),
+        (lambda folder: (folder / "metadata/readme.npy").write_text(""), "named by number"),
+        (lambda folder: (folder / "metadata/1.npy").write_text("imgs/1 sample_0.png\n"), "damaged row"),
+        (lambda folder: (folder / "metadata/1.npy").write_text("imgs/1 sample_0.png 0 7\n"), "a label 0 or 1"),
+        (lambda folder: (folder / "metadata/1.npy").write_text("../.. sample_0.png 0 1\n"), "expected a file below"),
+        (lambda folder: (folder / "metadata/1.npy").write_bytes(b"\xff\xfe\x00"), "neither text nor an array file"),
+    ],
+)
+def test_a_damaged_release_is_refused(tmp_path, make_release, damage, message):
+    damage(make_release(tmp_path))
+    with pytest.raises(UsageError, match=message):
+        load(tmp_path)
+    assert not list(tmp_path.glob("cache/pathfinder/release-*"))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:60])
+
+
+def test_an_incomplete_copy_is_not_taken_for_the_release(tmp_path, make_release):
+    make_release(tmp_path)
+    with pytest.raises(UsageError, match="120 samples instead of the 200,000"):
+        load(tmp_path, n=None)
+
+
+def test_a_missing_release_shows_the_expected_tree(tmp_path):
+    with pytest.raises(UsageError, match="curv_contour_length_14/"):
+        load(tmp_path)
+
+
+def test_writing_goes_on_where_it_stopped_and_grows(tmp_path, generator, make_release):
+    folder = make_release(tmp_path, 35)
+    (folder / "metadata" / "1.npy").unlink()
+    (folder / "imgs" / "1" / "sample_3.png").unlink()
+    kept = (folder / "imgs" / "0" / "sample_0.png").stat().st_mtime_ns
+    make_release(tmp_path, 50)
+    assert (folder / "imgs" / "0" / "sample_0.png").stat().st_mtime_ns == kept
+    assert np.array_equal(load(tmp_path, n=50).cache.array("labels"), generator.draw(0, 50).labels)
+
+
+def test_nothing_of_the_users_is_written_over(tmp_path, generator, make_release):
+    folder = make_release(tmp_path / "a", 10)
+    with pytest.raises(UsageError, match="another recipe"):
+        writer.write_release(tmp_path / "a", Generator(generator.setting, 1), "hard", 10)
+    (folder / "generator.json").unlink()
+    with pytest.raises(UsageError, match="holds files already"):
+        make_release(tmp_path / "a", 10)
+
+
+def test_tables_are_sorted_as_numbers(tmp_path, make_release):
+    rows, _ = release.read_tables(make_release(tmp_path))
+    assert [row.file for row in rows[::10]] == [f"imgs/{group}/sample_0.png" for group in range(12)]
+
+
+# ---------------------------------------------------------------- the command
+
+
+def run(*arguments: str) -> None:
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
+    cli.run(parser.parse_args(arguments))
+
+
+def test_the_command_prints_a_fixed_checksum(capsys):
+    run("--size", "32", "--n", "100", "--seed", "0")
+    printed = capsys.readouterr().out
+    assert "images/s" in printed
+    assert "sha256 349123560580a02bce2d9f0630ae68b1bd14cc10c3f0f9a51e2df1039cd43bb9" in printed
+
+
+def test_the_command_saves_a_sheet_and_the_layout(tmp_path, capsys):
+    run("--size", "64", "--n", "6", "--difficulty", "easy", "--preview", str(tmp_path / "sheet.png"), "--out", str(tmp_path))
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size == (3 * 132 + 4, 2 * 146 + 4)
+        assert np.asarray(sheet).max() == 255
+    assert len(list((tmp_path / "pathfinder64/curv_baseline/imgs/0").glob("*.png"))) == 6
+    assert str(tmp_path) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [("--n", "0"), ("--workers", "0"), ("--n", "1000", "--preview", "x.png")])
+def test_the_command_refuses_what_makes_no_sense(arguments):
+    with pytest.raises(UsageError):
+        run(*arguments)
