@@ -23,6 +23,8 @@ from fractal_ssm.models.backbone import SequenceModel
 from fractal_ssm.models.base import SequenceLayer
 from fractal_ssm.registry import datasets, layers
 
+from .tables import markdown, replaced
+
 PAGE = Path(__file__).parent.parent / "docs" / "layers.md"
 TASKS = ("listops", "imdb", "aan", "cifar", "pathfinder", "pathx")
 # Sizes at which formulas are compared and printed.
@@ -134,29 +136,21 @@ def total_rows() -> list[list[str]]:
     return [[f"`{name}`", *(f"{total:,}" for total in row)] for name, row in totals.items()]
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A markdown table."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
-
-
 TABLES: dict[str, Callable[[], str]] = {
-    "parameters": lambda: table(
+    "parameters": lambda: markdown(
         ["layer", "parameters", "at H = 128", "one direction", "both directions"], parameter_rows()
     ),
-    "abilities": lambda: table(
+    "abilities": lambda: markdown(
         ["layer", "stream (`step`)", "bidirectional", "`dt_scale`", "one a sample", "one a position"], ability_rows()
     ),
-    "totals": lambda: table(["experiment", *TASKS], total_rows()),
+    "totals": lambda: markdown(["experiment", *TASKS], total_rows()),
 }
 
 
 def rewrite(page: str, tables: dict[str, Callable[[], str]] = TABLES) -> str:
     """The page with what stands between `<!-- table: NAME -->` and `<!-- end -->` replaced."""
     for name, render in tables.items():
-        pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
-        if len(re.findall(pattern, page, flags=re.S)) != 1:
-            raise AssertionError(f"docs/layers.md must hold the markers of the table '{name}' exactly once.")
-        page = re.sub(pattern, lambda match, text=render(): f"{match[1]}{text}\n{match[2]}", page, flags=re.S)
+        page = replaced(page, name, render())
     return page
 
 

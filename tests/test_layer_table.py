@@ -25,5 +25,8 @@ def test_every_registered_layer_has_a_row():
 
 def test_formulas_are_products_and_sums():
     assert evaluate("3 P + 2 d P H + H", {"P": 2, "d": 3, "H": 5}) == 6 + 60 + 5
-    with pytest.raises(AssertionError, match="markers"):
+
+
+def test_a_page_without_the_marks_is_refused():
+    with pytest.raises(ValueError, match="marks of the table 'parameters'"):
         rewrite("a page without tables", TABLES)

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from fractal_ssm import UsageError
 from fractal_ssm.hippo import diagonalize, operator
+from scripts import tables
 from scripts.figures import style
 
 ORDERS = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -82,7 +83,7 @@ def draw() -> Figure:
     for N in TABLE:
         cells = [style.power(points[N].condition) if N in points else "refused" for points in columns.values()]
         rows.append([str(N), *cells, style.power(diagonalize(operator("fractional", N, alpha=0.5)).size)])
-    style.write_table("conditioning", header, rows)
+    tables.write(style.THEORY, "conditioning", header, rows)
     return figure
 
 

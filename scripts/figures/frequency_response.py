@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from fractal_ssm.hippo import Operator, operator
 from fractal_ssm.models.fractal.init import parse_measure
+from scripts import tables
 from scripts.figures import style
 
 ALPHAS = (0.0, 0.3, 0.6, 0.9)
@@ -78,7 +79,7 @@ def draw() -> Figure:
         ax.set_xlabel(r"frequency $\omega$  (radian per unit of time)")
     axes[0, 0].legend(loc="lower left")
     header = ["measure", "alpha", "gain at rest", "peak / rest", "peak at", "cut-off (-3 dB of peak)", "slope beyond"]
-    style.write_table("frequency response", header, rows)
+    tables.write(style.THEORY, "frequency response", header, rows)
     return figure
 
 

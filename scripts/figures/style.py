@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -87,22 +85,6 @@ def save(figure: Figure, name: str) -> Path:
     figure.savefig(path, metadata={"Software": None})
     plt.close(figure)
     return path
-
-
-def write_table(name: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Put a table between the marks `<!-- table: name -->` and `<!-- end -->` of docs/theory.md.
-
-    Raises:
-        ValueError: the page has no such marks.
-    """
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    text = THEORY.read_text()
-    mark = re.compile(rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
-    if not mark.search(text):
-        raise ValueError(f"{THEORY} has no marks for the table '{name}'.")
-    body = "\n".join(lines) + "\n"
-    THEORY.write_text(mark.sub(lambda found: found[1] + body + found[2], text))
 
 
 def power(value: float) -> str:

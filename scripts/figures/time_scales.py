@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from fractal_ssm.hippo import diagonalize, operator, time_scale
+from scripts import tables
 from scripts.figures import style
 
 ORDERS = (2, 4, 8, 16, 32, 64, 128)
@@ -37,7 +38,7 @@ def draw() -> Figure:
     ax.set_xticks(ORDERS, [str(N) for N in ORDERS])
     ax.minorticks_off()
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    style.write_table("time scales", ["mean lag at N =", *(str(N) for N in ORDERS)], rows)
+    tables.write(style.THEORY, "time scales", ["mean lag at N =", *(str(N) for N in ORDERS)], rows)
     return figure
 
 

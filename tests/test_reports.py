@@ -1,0 +1,79 @@
+"""Tables of results are written from run records, with seeds, chance and the origin of the data."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scripts import experiment_table, report, tables
+
+
+def record(seed: int, test: float, lra: bool = True, status: str = "finished") -> dict:
+    scores = {split: {"accuracy": test, "majority": 0.5, "samples": 400} for split in ("train", "val", "test")}
+    return {
+        "status": status,
+        "started": f"2026-01-0{seed + 1}",
+        "layer": "s5",
+        "dataset": "pathfinder",
+        "seed": seed,
+        "choices": {"experiment": "lra/s5-pathfinder", "budget": "cpu"},
+        "versions": {"torch": "2"},
+        "commit": "abc",
+        "data": {"source": "generated", "lra": lra, "checksum": "1", "split_fingerprint": "2"},
+        "device": "cpu",
+        "parameters": 1000,
+        "steps": 10,
+        "fit_seconds": 60.0,
+        "samples_per_second": 5.0,
+        "peak_memory_bytes": 2**20,
+        "metrics": scores,
+    }
+
+
+def write(folder, records) -> None:
+    for index, facts in enumerate(records):
+        run = folder / f"run{index}"
+        run.mkdir(parents=True)
+        (run / "record.json").write_text(json.dumps(facts))
+
+
+def test_mean_spread_and_seeds_that_learned(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    write(tmp_path / "runs", [record(0, 0.9), record(1, 0.8), record(2, 0.51), record(3, 0.0, status="interrupted")])
+    rows = report.gather("x", [tmp_path / "runs"])
+    assert [row["seed"] for row in rows] == [0, 1, 2]
+    (line,) = report.summary(rows)
+    # Standard deviation with n - 1; 0.51 of 400 samples is within three standard errors of chance.
+    assert line[3] == "73.67 ± 20.26 %" and line[5] == "2 of 3 seeds"
+
+
+def test_a_run_counts_once_and_other_data_is_another_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    write(tmp_path / "a", [record(0, 0.9)])
+    write(tmp_path / "b", [record(1, 0.9, lra=False)])
+    report.gather("x", [tmp_path / "a"])
+    rows = report.gather("x", [tmp_path / "a", tmp_path / "b"])
+    assert [line[2] for line in report.summary(rows)] == ["generated", "generated, not the LRA set"]
+
+
+def test_tables_stand_between_their_marks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table: t -->\nold\n<!-- end -->\nafter\n")
+    tables.write(page, "t", ["a", "b"], [["1", "2"]])
+    assert page.read_text() == "before\n<!-- table: t -->\n| a | b |\n| --- | --- |\n| 1 | 2 |\n<!-- end -->\nafter\n"
+    with pytest.raises(ValueError, match="page.md.*'other' exactly once"):
+        tables.write(page, "other", ["a"], [])
+
+
+def test_the_index_of_experiments_is_what_the_script_writes():
+    lines = [[f"`{name}`", *rest] for name, *rest in experiment_table.rows()]
+    page = experiment_table.PAGE.read_text()
+    body = tables.markdown(["experiment", "published", "measured"], lines)
+    assert tables.replaced(page, "experiments", body) == page, "run python -m scripts.experiment_table"
+
+
+def test_headers_and_results_agree():
+    for name, _, text in experiment_table.rows():
+        path = experiment_table.EXPERIMENTS / f"{name}.yaml"
+        assert experiment_table.header_field(path, "Measured") == text, f"run python -m scripts.experiment_table: {path}"
