@@ -7,13 +7,12 @@ Published figures come from the files' own headers, measured ones from the rows 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import defaultdict
 from pathlib import Path
 
 from . import tables
-from .report import RESULTS, ROOT, summary
+from .report import RESULTS, ROOT, read, summary
 
 EXPERIMENTS = ROOT / "configs" / "experiment"
 PAGE = ROOT / "docs" / "experiments.md"
@@ -30,7 +29,7 @@ def measured() -> dict[str, list[str]]:
     """Experiment -> one short text per budget that was run, from all CSV files of results."""
     found = defaultdict(list)
     for source in sorted(RESULTS.glob("*.csv")):
-        rows = [row for row in csv.DictReader(source.open()) if "experiment" in row]
+        rows = [row for row in read(source) if "experiment" in row]
         for experiment, budget, data, accuracy, *_ in summary(rows):
             note = "" if data in ("generated", "release") else f" ({data})"
             found[experiment].append(f"{accuracy} at budget={budget}{note}")

@@ -100,10 +100,16 @@ def _data(row: dict[str, Any]) -> str:
     return row["source"] if str(row["lra"]) == "True" else f"{row['source']}, not the LRA set"
 
 
+def read(source: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV file, as text."""
+    with source.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def gather(name: str, folders: Iterable[Path]) -> list[dict[str, Any]]:
     """Add the finished runs below `folders` to `docs/results/<name>.csv`; all its rows, sorted."""
     target = RESULTS / f"{name}.csv"
-    rows = list(csv.DictReader(target.open())) if target.exists() else []
+    rows = read(target) if target.exists() else []
     seen = {(row["experiment"], row["started"], str(row["seed"])) for row in rows}
     for folder in folders:
         for path in sorted(folder.rglob("record.json")):
