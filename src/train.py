@@ -46,8 +46,8 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         _job()
-    except KeyboardInterrupt:
-        _leave("Interrupted.", 130)
+    except KeyboardInterrupt as interrupt:
+        _leave(str(interrupt) or "Interrupted.", 130)
     except (HydraException, OmegaConfBaseException) as error:
         if full_error:
             raise

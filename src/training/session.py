@@ -77,18 +77,21 @@ class Session:
 
     @contextmanager
     def recording_failures(self) -> Iterator[None]:
-        """Inside, an interruption or an error is written into the record before it goes on."""
+        """Inside, an interruption or an error is written into the record before it goes on.
+
+        Raises:
+            KeyboardInterrupt: after Ctrl-C, with what to do next as its message.
+        """
         try:
             yield
         except KeyboardInterrupt:
             self._record.update(status="interrupted")
             last = self._shown / "checkpoints" / "last.ckpt"
-            self._print(
+            raise KeyboardInterrupt(
                 f"Interrupted. The same command with resume={last} goes on from the last validation."
                 if last.exists()
                 else "Interrupted before the first checkpoint."
-            )
-            raise
+            ) from None
         except BaseException as error:
             self._record.update(status="failed", error=f"{type(error).__name__}: {error}")
             raise

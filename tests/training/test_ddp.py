@@ -14,13 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 from training_toys import FOLDER
 
 from fractal_ssm.data.base import Batch
+from fractal_ssm.models.base import valid_mask
 from fractal_ssm.registry import layers
 from fractal_ssm.training.data import EvalBatches, EvalSamples, TrainBatches
 from fractal_ssm.training.tasks import Tally, score
 
 
 class Model(nn.Module):
-    """An embedding, one layer of the registry, the mean over time, a head."""
+    """An embedding, one layer of the registry, the mean over the valid positions, a head."""
 
     def __init__(self, layer: str):
         super().__init__()
@@ -30,7 +31,9 @@ class Model(nn.Module):
         self.head = nn.Linear(16, 3)
 
     def forward(self, inputs, lengths):
-        return self.head(self.layer(self.embedding(inputs), lengths=lengths)[0].mean(1))
+        y, _ = self.layer(self.embedding(inputs), lengths=lengths)
+        mask = valid_mask(lengths, y.shape[1])[..., None]
+        return self.head(torch.where(mask, y, 0).sum(1) / lengths[:, None])
 
 
 def collate(items) -> Batch:
