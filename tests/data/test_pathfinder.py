@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from scipy.ndimage import binary_opening, label
+from scipy.ndimage import binary_opening, grey_dilation, label
 
 from fractal_ssm.data.pathfinder import tables
 from fractal_ssm.data.pathfinder.generate import Generator, checksum
@@ -183,6 +183,30 @@ FIXED = {
 def test_the_images_of_a_seed_never_change(size, n):
     drawn = draw(size, n)
     assert checksum(drawn.images, drawn.labels) == FIXED[size]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_widened_mask_is_the_mask_widened(size):
+    # The kernel never dilates: it keeps both maps from patches that were widened once.
+    setting = parameters(size)
+    generator = Generator(setting)
+    maps, layout = tables.build(setting)
+    work = tables.buffers(layout)
+    outputs = generator.draw(0, 1)
+    labels, counts = np.empty(1, np.uint8), np.empty((1, 3), np.int64)
+    key = np.uint64(7)
+    generator._kernel.draw(
+        0, key, outputs.images, labels, counts, outputs.targets, outputs.discs, maps, layout, work
+    )
+    margin = setting.paddle_margins[counts[0, 2]]
+    y, x = np.ogrid[-margin : margin + 1, -margin : margin + 1]
+    inside = slice(layout.ring, layout.ring + size)
+    mask, wide = (
+        canvas[: layout.stride**2].reshape(layout.stride, layout.stride)[inside, inside]
+        for canvas in (work.mask, work.wide)
+    )
+    assert mask.max() > 200
+    assert np.array_equal(wide, grey_dilation(mask, footprint=y**2 + x**2 <= margin**2, mode="constant"))
 
 
 def test_contours_have_the_length_of_their_difficulty():

@@ -15,7 +15,8 @@ _PIECE = 500
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("--size", type=int, default=32, help=f"side of the images: {', '.join(map(str, SIZES))} (default: 32)")
+    sizes = ", ".join(map(str, SIZES))
+    parser.add_argument("--size", type=int, default=32, help=f"side of the images: {sizes} (default: 32)")
     parser.add_argument("--n", type=int, default=1000, help="number of images (default: 1000)")
     parser.add_argument("--difficulty", default="hard", help=f"{', '.join(CONTOUR_LENGTHS)} (default: hard)")
     parser.add_argument("--parameters", default="calibrated", help=f"{', '.join(PARAMETER_SETS)} (default: calibrated)")
@@ -51,7 +52,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _summarise(generator, n: int, workers: int | None) -> None:
-    """Draw all images in memory, piece by piece, and print what they are like."""
+    """Draw all images in memory, piece by piece, and print what they are like.
+
+    The checksum is that of the checksums of the pieces, so that no more than a few pieces are held at a time.
+    """
     from ..progress import progress
     from .generate import checksum, run_shards
 
@@ -70,5 +74,6 @@ def _summarise(generator, n: int, workers: int | None) -> None:
     digest = hashlib.sha256("".join(parts[first][0] for first in sorted(parts)).encode()).hexdigest()
     pixels, labels, placed = (sum(part[column] for part in parts.values()) for column in (1, 2, 3))
     print(f"{n:,} images of {generator.setting.size} px: {n / seconds:,.0f} images/s")
-    print(f"mean {pixels / n / generator.setting.size**2:.2f} of 255, label 1 {labels / n:.1%}, {placed / n:.1f} distractors")
+    mean = pixels / n / generator.setting.size**2
+    print(f"mean {mean:.2f} of 255, label 1 {labels / n:.1%}, {placed / n:.1f} distractors")
     print(f"sha256 {digest}")

@@ -140,7 +140,8 @@ class Pathfinder(CachedData):
         }
 
     def _load(self) -> Cache:
-        common = {"resolution": self.resolution, "difficulty": self.difficulty, "n": self.n, "layout": 1}
+        n = OFFICIAL if self.n is None else self.n
+        common = {"resolution": self.resolution, "difficulty": self.difficulty, "n": n, "layout": 1}
         folders = find_all(self.data_dir, self.resolution, self.difficulty, self.name)
         if folders and self.source != "generated" and not self._changed:
             folder = folders[0] / FOLDERS[self.difficulty]
@@ -182,7 +183,7 @@ class Pathfinder(CachedData):
 
     def _is_benchmark(self) -> bool:
         made = self.cache.parameters
-        whole = made["n"] in (None, OFFICIAL)
+        whole = made["n"] == OFFICIAL
         return whole and made["difficulty"] == "hard" and made["resolution"] == self.benchmark_resolution
 
 

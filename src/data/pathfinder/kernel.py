@@ -3,7 +3,7 @@
 Importing this module imports numba; the package does so only when there are images to draw. A first import on a machine
 compiles (20 to 60 seconds) and leaves the result beside the source or in numba's cache folder.
 
-An attempt at a pair of target curves fails often (about 250 times per image at 128 px), so what counts is the price of
+An attempt at a pair of target curves fails often (about 400 times per image at 128 px), so what counts is the price of
 a failed attempt: only two byte maps are kept, the mask M and the mask widened by the margin, both updated from short
 lists of pixels or short rows. Nothing is drawn before an attempt has succeeded.
 """
@@ -16,9 +16,10 @@ import numpy as np
 from numba import njit
 
 from .stream import below, seed
+from .vector import WIDTH, raise_row
 
 # The constants stand here because numba takes a cached result for current as long as this one file is unchanged;
-# after an edit of stream.py touch this file as well.
+# after an edit of stream.py or vector.py touch this file as well.
 DEGREES = 360
 # Fixed point. A mask is one at ONE and overshoots it by up to a sixth (Lanczos), which a byte must hold.
 ONE = 200
@@ -238,14 +239,11 @@ def _add_mask(curve, growth, maps):
 
 @njit(cache=True)
 def _raise_to(canvas, patch, middle, stride):
-    """Maximum of canvas and patch. The inner loop over a slice, of a length not known here, is what LLVM vectorises."""
+    """Maximum of canvas and a patch around the pixel `middle`."""
     half = len(patch) // 2
     corner = middle - half * stride - half
     for row in range(len(patch)):
-        line = canvas[corner + row * stride :]
-        values = patch[row]
-        for column in range(patch.shape[1]):
-            line[column] = max(line[column], values[column])
+        raise_row(canvas, corner + row * stride, patch, row * WIDTH)
 
 
 @njit(cache=True)

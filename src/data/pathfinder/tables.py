@@ -22,9 +22,8 @@ from scipy.ndimage import binary_dilation, grey_dilation
 
 from .kernel import BRIGHTNESS, COLLISION, DEGREES, ONE, OUTSIDE, WEIGHT, Work
 from .parameters import Parameters
+from .vector import WIDTH
 
-# Bytes of a row of a patch: one step of the widest vector units.
-WIDTH = 32
 # A seed needs the pixels free where its mask is above this: a full mask without the ripple of the resampling.
 RIPPLE = 4 / 255
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
-
 from ...errors import UsageError
 from ..progress import progress
 from .generate import Generator, run_shards
@@ -16,9 +14,7 @@ from .release import GROUP
 _RECIPE = "generator.json"
 
 
-def write_release(
-    folder: Path, generator: Generator, difficulty: str, n: int, workers: int | None = None
-) -> Path:
+def write_release(folder: Path, generator: Generator, difficulty: str, n: int, workers: int | None = None) -> Path:
     """Write images 0 .. n - 1 below `folder/pathfinder<size>/<difficulty>/`; an interrupted call is continued.
 
     A group of 1,000 images is complete once its table is there, which is written last.
@@ -93,6 +89,6 @@ def _line(generator: Generator, number: int, index: int, label: int, margin: int
     setting = generator.setting
     values = (
         f"imgs/{number}", f"sample_{index}.png", index, label, float(setting.continuity), setting.contour_length,
-        np.float64(setting.contour_length / 3).item(), setting.paddle_length, setting.paddle_thickness, margin, 1,
+        setting.contour_length / 3, setting.paddle_length, setting.paddle_thickness, margin, 1,
     )  # fmt: skip
     return " ".join(map(str, values)) + "\n"
