@@ -51,7 +51,7 @@ def main() -> int:
     context = gpu_stages.Context(device, options.dry_run, table)
     stages = {name: stage for name, stage in gpu_stages.STAGES.items() if not options.only or name in options.only}
     failed = _run(stages, context, options.minutes * 60)
-    failed += [f"{row['stage']} {row['case']} {row['what']}" for row in table.rows if row.get("ok") is False]
+    failed += [f"{row['stage']} {row['case']} {row.get('what', '')}" for row in table.rows if row.get("ok") is False]
     table.close()
     print("FAILED: " + "; ".join(failed) if failed else "all checks passed", flush=True)
     return 1 if failed else 0

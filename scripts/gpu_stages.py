@@ -271,6 +271,12 @@ def _timed(context: Context, stage: str, case: str, what: str, timing: Timing, e
                       eager_ms=eager.median, **more)  # fmt: skip
 
 
+def time_models(context: Context) -> None:
+    from scripts.gpu_models import time_models as run
+
+    run(context.device, context.dry_run, context.table)
+
+
 STAGES: dict[str, Callable[[Context], None]] = {
     "scan": check_scan,
     "layer": check_layer,
@@ -278,5 +284,6 @@ STAGES: dict[str, Callable[[Context], None]] = {
     "repeatable": check_repeatable,
     "time-scan": time_scan,
     "time-layer": time_layer,
+    "time-models": time_models,
     "big": check_big,
 }

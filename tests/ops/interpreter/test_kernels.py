@@ -24,6 +24,26 @@ def tiny(monkeypatch):
     monkeypatch.setattr(triton_backend, "plan", plan)
 
 
+@pytest.fixture
+def one_pass(tiny, monkeypatch):
+    """The one-pass kernel with chunks of 4 steps in groups of 2: 26 steps are seven chunks in four groups."""
+
+    def plan(batch, length, width, adjoint, constant):
+        lanes = batch * -(-width // 8)
+        return triton_backend.OnePassPlan(log_r=1, log_s=1, block_w=8, chunks=-(-length // 4), lanes=lanes, group=2)
+
+    monkeypatch.setattr(triton_backend, "ONE_PASS", True)
+    monkeypatch.setattr(triton_backend, "one_pass_plan", plan)
+
+
+@pytest.mark.parametrize("mode", ["constant", "shared", "full"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_one_pass_agrees_with_the_oracle(one_pass, mode, reverse):
+    for length, dtype in ((9, torch.float32), (26, torch.complex64)):
+        case = make(mode, dtype, length, batch=2, modes=3, reverse=reverse, x0=length == 26, seed=length)
+        assert max(errors(run(case, scan, backend="triton"), oracle(case))) < 2e-6, length
+
+
 def test_the_kernels_really_are_interpreted():
     assert backends.interpreting()
     assert type(triton_kernels.scan_kernel).__name__ == "InterpretedFunction"
