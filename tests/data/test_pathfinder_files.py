@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from fractal_ssm.data.pathfinder import PathX, Pathfinder, generate
 from fractal_ssm.data.pathfinder.generate import Generator, fill
 from fractal_ssm.data.pathfinder.parameters import parameters
-from fractal_ssm.data.splits import permutation
+from fractal_ssm.data.splits import fingerprint, permutation
 from fractal_ssm.errors import UsageError
 from fractal_ssm.registry import datasets
 
@@ -170,6 +170,7 @@ def test_the_whole_set_is_split_as_s4_and_s5_split_it(tmp_path):
     assert train[:8].tolist() == [37542, 143173, 127710, 58234, 152906, 31060, 95762, 141650]
     assert test[-3:].tolist() == [198416, 132078, 156497]
     assert np.array_equal(np.concatenate([train, val, test]), permutation(200_000))
+    assert fingerprint(train, val, test) == "96f5d492db6a7d91"
 
 
 def test_a_gathered_batch_equals_single_samples(generated):
