@@ -34,6 +34,7 @@ setup(
         "hydra-core>=1.3.2,<1.4",
         "lightning>=2.5",
         "matplotlib>=3.9",
+        "pillow>=10.4",
         "rich>=13",
         "safetensors>=0.5",
     ],
