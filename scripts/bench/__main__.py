@@ -12,7 +12,6 @@ wrong is reported as such, not left out.
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -88,8 +87,11 @@ def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: boo
     for name in names:
         found = errors(run(case, contenders, name, seed), exact)
         note = "gradients are wrong" if not found[1] < 1e-2 else ""
-        timings = {"forward": _forward(contenders, name, given), "forward+backward": _both(contenders, name, given, seed)}
-        for what, call in timings.items():
+        calls = {
+            "forward": _forward(contenders, name, given),
+            "forward+backward": _both(contenders, name, given, seed),
+        }
+        for what, call in calls.items():
             timing = time_cpu(call, seconds)
             peak = _peak(case, name) if memory and what == "forward+backward" else ""
             table.add(contender=name, what=what, ms=timing.median, p20=timing.p20, p80=timing.p80, peak_mb=peak,
@@ -130,9 +132,16 @@ def _print_peak(text: str, name: str) -> None:
     given = tensors(case)
     out_shape = {"scan": case.shape, "layer": case.shape[:3], "kernel": case.shape[:2]}[case.kind]
     seed = torch.randn(out_shape, dtype=torch.complex64 if case.kind == "scan" else torch.float32)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux: start the high-water mark anew, or what importing and compiling once took would hide the call.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status_kb("VmRSS")
     torch.autograd.grad(contenders.run[name](*given), given, seed)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print((_status_kb("VmHWM") - before) / 1024)
+
+
+def _status_kb(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 def main() -> None:
@@ -166,7 +175,8 @@ def main() -> None:
         curve.close()
         report.plot(out / f"curve_{axis}.csv", axis)
     if not options.quick and not options.only:
-        report.write(out / "bench.csv", ROOT / "docs/performance.md")
+        gpu = sorted((ROOT / "docs/results/gpu").glob("*scan.csv"))
+        report.write(out / "bench.csv", gpu, ROOT / "docs/performance.md")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,12 @@ CASES = (
     Case("layer", (8, 4096, 128, 32)),
     Case("kernel", (128, 4096, 32)),
 )
-QUICK = (Case("scan", (2, 64, 4)), Case("scan", (2, 64, 4), "full"), Case("layer", (2, 64, 8, 4)), Case("kernel", (4, 64, 4)))
+QUICK = (
+    Case("scan", (2, 64, 4)),
+    Case("scan", (2, 64, 4), "full"),
+    Case("layer", (2, 64, 8, 4)),
+    Case("kernel", (4, 64, 4)),
+)
 
 # Curves: our backends and torch's copy over L at (2, L, 64) and over P at (4, 4096, P).
 CURVES = {

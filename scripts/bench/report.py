@@ -7,25 +7,42 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-BEGIN, END = "<!-- table written by `make bench` -->", "<!-- end of table -->"
+BEGIN, END = "<!-- {} table written by `make bench` -->", "<!-- end of the {} table -->"
 HEADER = "| contender | forward ms | x copy | forward+backward ms | x copy | peak MB | error | gradient error | note |"
 
 
-def write(source: Path, target: Path) -> None:
-    """Replace what lies between the two markers of `target` by the tables of `source`."""
-    text = target.read_text() if target.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
-    tables = f"{BEGIN}\n{tables_of(source)}\n{END}"
-    if BEGIN not in text:
-        text += f"\n{BEGIN}\n{END}\n"
-    target.write_text(re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: tables, text, flags=re.S))
+def write(cpu: Path, gpu: list[Path], target: Path) -> None:
+    """Replace what lies between the markers of `target` by the tables of the CPU's rows and of the GPU's."""
+    text = target.read_text() if target.exists() else "# Performance\n"
+    for name, table in (("CPU", tables_of(cpu)), ("GPU", gpu_table(gpu))):
+        begin, end = BEGIN.format(name), END.format(name)
+        if begin not in text:
+            text += f"\n{begin}\n{end}\n"
+        pattern = re.escape(begin) + ".*?" + re.escape(end)
+        text = re.sub(pattern, lambda _, t=f"{begin}\n{table}\n{end}": t, text, flags=re.S)
+    target.write_text(text)
+
+
+def gpu_table(sources: list[Path]) -> str:
+    """The scan's rows of `gpu_check`: time, the time of a device copy of b, and the share of its bandwidth."""
+    parts = ["| case | direction | ms | copy ms | share of copy bandwidth | where |", "|---|---|---|---|---|---|"]
+    for source in sources:
+        with source.open() as file:
+            for row in csv.DictReader(file):
+                if row["stage"] == "time-scan" and row["of_copy"]:
+                    cells = [row[key] for key in ("case", "what", "ms", "copy_ms", "of_copy", "note")]
+                    parts.append("| " + " | ".join(cells) + " |")
+    return "\n".join(parts)
 
 
 def tables_of(source: Path) -> str:
-    rows = list(csv.DictReader(source.open()))
+    with source.open() as file:
+        rows = list(csv.DictReader(file))
     cases: dict[str, dict[str, dict[str, dict[str, str]]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         cases[row["case"]][row["contender"]][row["what"]] = row
-    parts = [f"torch {rows[0]['torch']}, {rows[0]['threads']} threads, CPU; medians; [the rows](results/bench/bench.csv)."]
+    where = f"torch {rows[0]['torch']}, {rows[0]['threads']} threads, CPU; medians"
+    parts = [f"{where}; [the rows](results/bench/bench.csv)."]
     for case, contenders in cases.items():
         parts += ["", f"**{case}**", "", HEADER, "|---" * (HEADER.count("|") - 1) + "|"]
         for name, found in contenders.items():
@@ -45,9 +62,10 @@ def plot(source: Path, axis: str) -> None:
     from matplotlib import pyplot
 
     lines: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for row in csv.DictReader(source.open()):
-        shape = [int(n) for n in re.findall(r"\d+", row["case"].split("(")[1])]
-        lines[f"{row['contender']}, {row['what']}"].append((shape["BLP".index(axis)], float(row["ms"])))
+    with source.open() as file:
+        for row in csv.DictReader(file):
+            shape = [int(n) for n in re.findall(r"\d+", row["case"].split("(")[1])]
+            lines[f"{row['contender']}, {row['what']}"].append((shape["BLP".index(axis)], float(row["ms"])))
     figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
     for name, points in lines.items():
         axes.loglog(*zip(*sorted(points), strict=True), marker="o", markersize=3, label=name)

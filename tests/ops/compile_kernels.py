@@ -85,12 +85,13 @@ def cost(compiled, target: GPUTarget) -> dict[str, int]:
 def main() -> None:
     for name in sys.argv[1:]:
         backend, architecture = name.split(":")
-        target = GPUTarget(backend, int(architecture), 32) if backend == "cuda" else GPUTarget(backend, architecture, 64)
+        cuda = backend == "cuda"
+        target = GPUTarget(backend, int(architecture) if cuda else architecture, 32 if cuda else 64)
         for case, constants in CASES.items():
             cut = triton_backend.plan(32, 4096, 128, 132, constants["ADJOINT"])
             blocks = {"BLOCK_L": cut.block_l, "BLOCK_W": cut.block_w}
             show(name, case, triton_kernels.scan_kernel, constants | blocks, target, cut.warps)
-        for case, constants in ONE_PASS.items():
+        for case, constants in ONE_PASS.items() if cuda else ():
             cut = triton_backend.one_pass_plan(32, 4096, 128, constants["ADJOINT"], constants["CONSTANT"])
             blocks = {"LOG_R": cut.log_r, "LOG_S": cut.log_s, "GROUP": cut.group, "BLOCK_W": cut.block_w}
             constants = {key: value for key, value in constants.items() if key != "ENDS"}

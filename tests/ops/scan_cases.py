@@ -96,7 +96,7 @@ def run(case: Case, scan, **options) -> list[np.ndarray]:
 
 
 def errors(found: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
-    """Largest deviation of each array, relative to that array's largest entry (absolute if all are 0); NaN counts as infinite."""
+    """Largest deviation of each array over its largest entry (absolute if all are 0); NaN counts as infinite."""
     out = []
     for one, other in zip(found, expected, strict=True):
         assert one.shape == other.shape

@@ -211,3 +211,23 @@ def test_same_inputs_same_bits(backend):
     first = run(case, scan, backend=backend)
     for one, other in zip(run(case, scan, backend=backend), first, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_parallel_native_kernel(two_threads, mode, dtype, batch):
+    """Large enough to be shared between threads, by samples, by blocks of modes or by groups of samples."""
+    for modes in (5, 70):
+        length = 20000 // modes
+        case = make(mode, dtype, length, batch=batch, modes=modes, slowest=0.01)
+        assert case.b.numel() > 16384
+        assert max(errors(run(case, scan, backend="native"), oracle(case))) < 1e-4

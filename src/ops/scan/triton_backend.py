@@ -22,7 +22,8 @@ _WARPS_PER_PROCESSOR = 8
 _SHORTEST = 64
 # Whether a chunked scan is one launch in which programs wait for each other (`triton_onepass`) instead of three. It
 # reads its input once, not twice, but has run in the interpreter only, and a wait that nobody has seen end on a GPU
-# stays off. `gpu_check --one-pass` checks and times it; the day it passes there, this becomes True.
+# stays off. `gpu_check --one-pass` checks and times it; the day it passes there, this becomes True. Not on ROCm, where
+# the compiler exchanges its tiles through 128 KB of shared memory.
 ONE_PASS = False
 
 
@@ -114,7 +115,7 @@ def _walk(
     width = _real(b).shape[2]
     cut = plan(batch, length, width, _processors(b.device), adjoint)
     constant = a.shape[1] == 1
-    if ONE_PASS and cut.chunks > 1:
+    if ONE_PASS and torch.version.hip is None and cut.chunks > 1:
         return _one_pass(a, b, x0, out, descend, adjoint, states, da)
     starts = None
     if cut.chunks > 1:

@@ -247,4 +247,5 @@ def onepass_kernel(
             sum_im = tl.sum(tl.sum(tl.where(inside[:, :, None], da_im, 0.0), axis=0), axis=0)
             store_row(da + (sample * chunks + chunk) * width + column0, sum_re, sum_im, columns, column_mask, COMPLEX)
         else:
-            store_cube(da + offset + position * width, da_re, da_im, steps, columns, inside, column_mask, width, COMPLEX)
+            target = da + offset + position * width
+            store_cube(target, da_re, da_im, steps, columns, inside, column_mask, width, COMPLEX)
