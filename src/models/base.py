@@ -90,3 +90,34 @@ class SequenceLayer(nn.Module, ABC):
 def valid_mask(lengths: Tensor, length: int) -> Tensor:
     """(B, length) bool, True at positions before each sample's `lengths`."""
     return torch.arange(length, device=lengths.device) < lengths[:, None]
+
+
+def check_lengths(lengths: Tensor | None, length: int) -> None:
+    """Refuse lengths outside 1..length (on a CPU; elsewhere the look would wait for the device)."""
+    if lengths is None or lengths.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    if bool((lengths < 1).any()) or bool((lengths > length).any()):
+        raise UsageError(f"lengths must lie in 1..{length}, got {lengths.tolist()}.")
+
+
+def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
+    """A number as it is; (B,) as (B, 1, 1); (B, L) as (B, L, 1).
+
+    Raises:
+        UsageError: another shape, a number that is not positive, or (seen on a CPU only) a negative element.
+    """
+    if not isinstance(dt_scale, Tensor):
+        if not dt_scale > 0:
+            raise UsageError(f"dt_scale is a factor on the step and must be positive, got {dt_scale}.")
+        return dt_scale
+    batch, length = u.shape[:2]
+    if tuple(dt_scale.shape) not in ((), (batch,), (batch, length)):
+        raise UsageError(
+            f"dt_scale must be a number or of shape ({batch},), one a sample, or ({batch}, {length}), one a position; "
+            f"got {tuple(dt_scale.shape)}."
+        )
+    if dt_scale.device.type == "cpu" and not torch.compiler.is_compiling() and bool((dt_scale < 0).any()):
+        raise UsageError("dt_scale is a factor on the step and must not be negative.")
+    if dt_scale.dim() == 0:
+        return dt_scale
+    return dt_scale.reshape(batch, -1, 1)

@@ -1,9 +1,10 @@
-"""Random draws that the diagonal state space layers start from."""
+"""What the state space layers start from (random draws, scales), and checks of their options."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,11 @@ def lecun_normal(shape: tuple[int, ...], fan_in: int) -> Tensor:
 def complex_normal(shape: tuple[int, ...], variance: float = 1.0) -> Tensor:
     """Complex128 draws with E|z|^2 = variance, half of it in each part."""
     return math.sqrt(variance) * torch.randn(shape, dtype=torch.complex128)
+
+
+def unit_rms(values: np.ndarray) -> np.ndarray:
+    """Scaled to a root-mean-square modulus of 1."""
+    return values / np.sqrt(np.mean(np.abs(values) ** 2))
 
 
 def output_matrix(C_init: str, d_model: int, n_modes: int, order: int, V: Tensor | None = None) -> Tensor:
@@ -57,8 +63,7 @@ def check_C_init(C_init: str) -> None:
     Raises:
         UsageError: unknown name.
     """
-    if C_init not in C_INITS:
-        raise unknown("C_init", C_init, C_INITS)
+    check_choice("C_init", C_init, C_INITS)
 
 
 def log_steps(n_modes: int, dt_min: float, dt_max: float) -> Tensor:
@@ -71,6 +76,16 @@ def log_steps(n_modes: int, dt_min: float, dt_max: float) -> Tensor:
         raise UsageError(f"The steps need 0 < dt_min <= dt_max, got dt_min={dt_min}, dt_max={dt_max}.")
     low, high = math.log(dt_min), math.log(dt_max)
     return low + (high - low) * torch.rand(n_modes, dtype=torch.float64)
+
+
+def check_choice(option: str, given: str, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that is not among the allowed ones.
+
+    Raises:
+        UsageError: see above.
+    """
+    if given not in allowed:
+        raise unknown(option, given, allowed)
 
 
 def check_sizes(layer: str, **sizes: int) -> None:

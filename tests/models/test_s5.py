@@ -184,11 +184,11 @@ def test_float32_over_the_length_of_pathx(bidirectional):
     assert (single - exact).abs().max() / exact.abs().max() < 1e-4
 
 
-def test_parameters_frozen_without_no_grad_keep_their_step_matrices():
+def test_parameters_frozen_without_no_grad_keep_their_step_parts():
     layer = S5(3, 8, 1).requires_grad_(False)
     u, state = torch.randn(2, 3), layer.initial_state(2)
     layer.step(u, state)
-    assert layer._step_matrices() is layer._step_matrices()
+    assert layer._step_parts() is layer._step_parts()
     x = state.clone().requires_grad_()
     assert torch.autograd.grad(layer.step(u, x)[0].sum(), x)[0].abs().sum() > 0
 

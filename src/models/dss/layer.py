@@ -11,8 +11,8 @@ from ... import hippo
 from ...ops.vandermonde import check_backend
 from ...registry import register_layer
 from ..siso import SISOLayer, initial_steps, keep_softmax_length, step_size
-from ..ssm import real_parameter
 from ..ssm_init import check_sizes
+from ..stateful import real_parameter
 from .system import SoftmaxSystem
 
 

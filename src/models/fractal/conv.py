@@ -12,10 +12,10 @@ import torch
 from ...errors import UsageError
 from ...registry import register_layer
 from ..siso import DiagonalSISO, initial_steps
-from ..ssm_init import check_sizes
+from ..ssm_init import check_choice, check_sizes
 from .alpha import Node
+from .bank import filter_bank, starting_alphas
 from .init import Block, parse_measure
-from .layer import _check_choice, _filter_bank, _starting_alphas
 
 
 @register_layer("fractal-conv")
@@ -63,13 +63,13 @@ class FractalConv(DiagonalSISO):
             raise UsageError(
                 f"FractalConv gives each alpha as many features: n_alphas={n_alphas} does not divide d_model={d_model}."
             )
-        _check_choice("B_init", B_init, ("analytic", "ones"))
-        _check_choice("discretization", discretization, ("zoh", "bilinear"))
-        _check_choice("dt", dt, ("range", "calibrated"))
+        check_choice("B_init", B_init, ("analytic", "ones"))
+        check_choice("discretization", discretization, ("zoh", "bilinear"))
+        check_choice("dt", dt, ("range", "calibrated"))
         parsed = parse_measure(measure, imag)
         order = parsed.block_order(d_state, 1)
-        alphas = _starting_alphas(parsed, order, n_alphas, alpha)
-        bank = _filter_bank(parsed, order, n_alphas, alphas)
+        alphas = starting_alphas(parsed, order, n_alphas, alpha)
+        bank = filter_bank(parsed, order, n_alphas, alphas)
         Lambda, B = _rows(bank)
         inv_dt = initial_steps(d_model, dt_min, dt_max, "exp")
         if dt == "calibrated":

@@ -11,6 +11,7 @@ import numpy as np
 from ... import hippo
 from ...errors import UsageError, unknown
 from ...registry import measures
+from ..ssm_init import unit_rms
 
 # Frequencies put beside a real spectrum, as in S4D; each mode then stands for a conjugate pair.
 ADDED = ("none", "lin", "inv", "inv2", "quad", "legs")
@@ -128,11 +129,6 @@ def parse_measure(measure: str | Mapping[str, Any], imag: str) -> Measure:
     if imag not in ("auto", *ADDED, *OWN):
         raise unknown("imag", imag, ("auto", *ADDED, *OWN))
     return Measure(name, node, _AUTO.get(name, "own") if imag == "auto" else imag)
-
-
-def unit_rms(values: np.ndarray) -> np.ndarray:
-    """Scaled to a root-mean-square modulus of 1."""
-    return values / np.sqrt(np.mean(np.abs(values) ** 2))
 
 
 def _real_spectrum(operator: hippo.Operator, imag: str) -> tuple[np.ndarray, np.ndarray]:

@@ -10,12 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import UsageError, unknown
+from ...errors import UsageError
 from ...ops.discretize import check_method, discretize
 from ...registry import register_layer
-from ..ssm import DiagonalSSM, StepMatrices, broadcast_dt_scale, check_lengths, full_precision, real_parameter
-from ..ssm_init import check_C_init, check_sizes, complex_normal, lecun_normal, log_steps, output_matrix
-from .alpha import Node, initial_alphas
+from ..base import broadcast_dt_scale
+from ..ssm import DiagonalSSM, StepMatrices
+from ..ssm_init import check_C_init, check_choice, check_sizes, complex_normal, lecun_normal, log_steps, output_matrix
+from ..stateful import full_precision, real_parameter
+from .alpha import Node
+from .bank import filter_bank, starting_alphas
 from .init import Block, Measure, parse_measure
 from .learned import AlphaFamily
 from .scaled_time import ScaledState, discretize_scaled, durations
@@ -100,18 +103,18 @@ class Fractal(DiagonalSSM):
         check_sizes("Fractal", d_model=d_model, d_state=d_state, n_alphas=n_alphas)
         check_C_init(C_init)
         check_method(discretization)
-        _check_choice("B_init", B_init, ("analytic", "random"))
-        _check_choice("dt", dt, ("range", "calibrated"))
-        _check_choice("time", time, ("lti", "ltv"))
+        check_choice("B_init", B_init, ("analytic", "random"))
+        check_choice("dt", dt, ("range", "calibrated"))
+        check_choice("time", time, ("lti", "ltv"))
         if time == "ltv":
             _check_ltv(bidirectional, discretization, dt, dt_min, dt_max)
         parsed = parse_measure(measure, imag)
         order = parsed.block_order(d_state, n_alphas)
-        alphas = _starting_alphas(parsed, order, n_alphas, alpha)
+        alphas = starting_alphas(parsed, order, n_alphas, alpha)
         family = _family(parsed, order, B_init) if learn_alpha else None
         if family is not None:
             alphas = family.inside(alphas)
-        bank = _filter_bank(parsed, order, n_alphas, alphas)
+        bank = filter_bank(parsed, order, n_alphas, alphas)
         n_modes = sum(len(block.Lambda) for block in bank)
         C = [output_matrix(C_init, d_model, n_modes, d_state) for _ in range(2 if bidirectional else 1)]
         super().__init__(
@@ -180,8 +183,7 @@ class Fractal(DiagonalSSM):
         if self.time == "lti":
             return super().forward(u, state, lengths, dt_scale)
         self._check_input(u, state, lengths)
-        x0, elapsed = self._split(state, u.shape[0])
-        check_lengths(lengths, u.shape[1])
+        x0, elapsed = (None, self.D.new_zeros(1, dtype=torch.float64)) if state is None else state
         with full_precision(u.device):
             lasting = durations(broadcast_dt_scale(dt_scale, u), u.shape[1], u.device)
             until = elapsed[:, None] + lasting.cumsum(dim=1)
@@ -193,32 +195,23 @@ class Fractal(DiagonalSSM):
         until = until.expand(u.shape[0], -1)
         return y.to(u.dtype), ScaledState(x_last, until.gather(1, lengths[:, None] - 1)[:, 0])
 
-    def step(self, u_t: Tensor, state: Tensor | ScaledState) -> tuple[Tensor, Tensor | ScaledState]:
-        """One position: u_t (B, H) to y_t and the next state; with time="ltv" an input lasts one sample."""
-        if self.time == "lti":
-            return super().step(u_t, state)
-        self._check_step(u_t, state)
-        x, elapsed = state
-        with full_precision(u_t.device):
-            matrices = self._step_matrices()
-            Lambda_bar, gamma = discretize_scaled(matrices.Lambda, elapsed, torch.ones_like(elapsed))
-            y, x = self._advance(matrices, self._as_computed(u_t), x, Lambda_bar, gamma)
-        return y.to(u_t.dtype), ScaledState(x, elapsed + 1)
-
     def _build_step(self) -> StepMatrices:
         # The 1 / t system has another step at every position; what stays is Lambda and B_tilde themselves.
         return super()._build_step() if self.time == "lti" else self._products(*self._modes())
+
+    def _advance(self, parts: StepMatrices, u: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if self.time == "lti":
+            return super()._advance(parts, u, state)
+        x, elapsed = state
+        # A step is one position, and its input lasts one sample.
+        Lambda_bar, gamma = discretize_scaled(parts.Lambda, elapsed, torch.ones_like(elapsed))
+        y, x = super()._advance(StepMatrices(Lambda_bar, parts.input, parts.output, gamma), u, x)
+        return y, ScaledState(x, elapsed + 1)
 
     def initial_state(self, batch_size: int) -> Tensor | ScaledState:
         """The state of rest, at time 0."""
         x = super().initial_state(batch_size)
         return x if self.time == "lti" else ScaledState(x, x.real.new_zeros(1, dtype=torch.float64))
-
-    def _split(self, state: ScaledState | None, batch_size: int) -> tuple[Tensor | None, Tensor]:
-        if state is None:
-            return None, self.D.new_zeros(1, dtype=torch.float64)
-        self._check_state(state, batch_size)
-        return state
 
     def _check_state(self, state: Any, batch_size: int) -> None:
         if self.time == "lti" or state is None:
@@ -238,24 +231,6 @@ class Fractal(DiagonalSSM):
             f"alphas=({alphas}), time={self.time}, bidirectional={self.bidirectional}, "
             f"discretization={self.discretization}"
         )
-
-
-def _starting_alphas(measure: Measure, order: int, n_alphas: int, alpha: Node | None) -> np.ndarray | None:
-    """(K,) values, or None for a measure without alpha."""
-    if not measure.takes_alpha:
-        if alpha is not None:
-            raise UsageError(f"The measure '{measure.name}' has no alpha, so alpha={alpha!r} would change nothing.")
-        return None
-    if alpha is None:
-        alpha = {"name": "linspace", "low": measure.lowest_default_alpha(order)}
-    return initial_alphas(alpha, n_alphas)
-
-
-def _filter_bank(measure: Measure, order: int, n_alphas: int, alphas: np.ndarray | None) -> list[Block]:
-    """The K blocks, one an alpha; K equal blocks of a measure without alpha."""
-    if alphas is None:
-        return [measure.block(order, None)] * n_alphas
-    return [measure.block(order, float(alpha)) for alpha in alphas]
 
 
 def _family(measure: Measure, order: int, B_init: str) -> AlphaFamily:
@@ -292,8 +267,3 @@ def _check_ltv(bidirectional: bool, discretization: str, dt: str, dt_min: float,
         raise UsageError(
             f"Fractal with time='ltv' has no step, so dt={dt}, dt_min={dt_min}, dt_max={dt_max} would change nothing."
         )
-
-
-def _check_choice(option: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise unknown(option, given, allowed)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...registry import register_layer
-from ..ssm import DiagonalSSM, real_parameter
+from ..ssm import DiagonalSSM
 from ..ssm_init import check_sizes, complex_normal
+from ..stateful import real_parameter
 
 
 @register_layer("lru")

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ...errors import UsageError, unknown
 from ...ops.cauchy import check_backend
 from ...registry import register_layer
 from ..siso import SISOLayer, check_copies, initial_steps, step_size
-from ..ssm import full_precision, real_parameter
-from ..ssm_init import check_sizes, complex_normal
+from ..ssm_init import check_choice, check_sizes, complex_normal
+from ..stateful import full_precision, real_parameter
 from .init import initial_low_rank
 from .system import LowRankSystem
 
@@ -76,8 +75,7 @@ class S4(SISOLayer):
     ):
         check_sizes("S4", d_model=d_model, d_state=d_state)
         n_ssm = check_copies("S4", d_model, n_ssm)
-        if backend not in BACKENDS:
-            raise unknown("backend of S4", backend, BACKENDS)
+        check_choice("backend of S4", backend, BACKENDS)
         if backend == "keops":
             check_backend(backend)
         if fold_length is not None:

@@ -12,8 +12,9 @@ from ... import hippo
 from ...errors import UsageError
 from ...ops.discretize import check_method, discretize
 from ...registry import register_layer
-from ..ssm import DiagonalSSM, real_parameter
+from ..ssm import DiagonalSSM
 from ..ssm_init import check_C_init, check_sizes, lecun_normal, log_steps, output_matrix
+from ..stateful import real_parameter
 
 # Largest real part that `clip_eigs` lets an eigenvalue have.
 _CLIPPED_REAL_PART = -1e-4

@@ -7,11 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ...errors import UsageError, unknown
+from ...errors import UsageError
 from ...ops.discretize import complex_exp, discretize
 from ...ops.vandermonde import check_backend
-from ..ssm import real_parameter
-from ..ssm_init import complex_normal
+from ..ssm_init import check_choice, complex_normal
+from ..stateful import real_parameter
 from .layer import SISOLayer
 from .parameters import dss_input, keep_softmax_length, step_size
 from .system import DiagonalSystem
@@ -118,8 +118,7 @@ def check_discretization(discretization: str, l_max: int | None) -> None:
     Raises:
         UsageError: see above.
     """
-    if discretization not in DISCRETIZATIONS:
-        raise unknown("discretization", discretization, DISCRETIZATIONS)
+    check_choice("discretization", discretization, DISCRETIZATIONS)
     if discretization == "dss" and l_max is None:
         raise UsageError(
             "discretization='dss' normalises its kernel over l_max positions, so the layer has to be told: give "

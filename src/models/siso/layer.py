@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import UsageError
 from ...ops.convolution import convolve
-from ..base import SequenceLayer, valid_mask
-from ..ssm import StepCache, broadcast_dt_scale, check_lengths, full_precision, real_parameter
+from ..base import broadcast_dt_scale, valid_mask
+from ..stateful import StatefulLayer, full_precision, real_parameter
 from .system import System
 
-_LOW_PRECISION = (torch.float16, torch.bfloat16)
 
-
-class SISOLayer(SequenceLayer):
+class SISOLayer(StatefulLayer):
     """H independent systems, one per feature, run by FFT convolution; D is their feedthrough.
 
     Cost of a forward pass: O(B H L log L) for the convolution, plus the kernel, which does not depend on the batch.
     Nothing of size (H, P, L) or (B, L, H, P) is formed. A bidirectional layer has a second kernel for the future,
     which starts at lag -1, as in the published S4: the present input is counted once.
 
-    Precision: parameters stay in float32 (or float64) under autocast and after `module.bfloat16()` or `.half()`; the
-    transition is computed in float64, kernels, states and FFT in the parameters' precision. A 16-bit u is computed
-    in float32 and y is returned in u's dtype.
+    Precision: as in `StatefulLayer`; the transition is computed in float64, kernels, states and FFT in the parameters'
+    precision.
 
     torch.compile leaves the layer as it is and compiles what is around it.
 
@@ -38,17 +34,8 @@ class SISOLayer(SequenceLayer):
     roles: ClassVar[dict[str, str]] = {"D": "D"}
 
     def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...]):
-        super().__init__()
-        self.d_model = d_model
-        self.bidirectional = bidirectional
+        super().__init__(d_model, bidirectional, state_shape)
         self.D: nn.Parameter = real_parameter(torch.randn(d_model, dtype=torch.float64))
-        self._state_shape = state_shape
-        self._step_cache: StepCache | None = None
-
-    @property
-    def causal(self) -> bool:
-        """Whether the layer can carry a state: not when it is bidirectional."""
-        return not self.bidirectional
 
     @abstractmethod
     def system(self, dt_scale: float | Tensor = 1.0) -> System:
@@ -75,8 +62,6 @@ class SISOLayer(SequenceLayer):
         self, u: Tensor, state: Tensor | None, lengths: Tensor | None, dt_scale: float | Tensor
     ) -> tuple[Tensor, Tensor | None]:
         self._check_input(u, state, lengths)
-        self._check_state(state, u.shape[0])
-        check_lengths(lengths, u.shape[1])
         scale = broadcast_dt_scale(dt_scale, u)
         if isinstance(scale, Tensor) and scale.dim():
             return self._forward_by_scale(u, state, lengths, scale)
@@ -84,22 +69,12 @@ class SISOLayer(SequenceLayer):
             y, x_last = self._run(self._as_computed(u), state, lengths, self.system(scale))
         return y.to(u.dtype), x_last
 
-    def step(self, u_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One position: u_t (B, H) and x to y_t (B, H) and the next x.
+    def _build_step(self) -> System:
+        return self.system()
 
-        Without gradients the discrete system is kept from one step to the next, until a parameter changes.
-        """
-        self._check_step(u_t, state)
-        with full_precision(u_t.device):
-            u = self._as_computed(u_t)
-            x, y = self._step_system().step(state, u)
-            return torch.addcmul(y, self.D, u).to(u_t.dtype), x
-
-    def initial_state(self, batch_size: int) -> Tensor:
-        """The state of rest: zeros (B, H, P), complex."""
-        if not self.causal:
-            return super().initial_state(batch_size)
-        return torch.zeros(batch_size, *self._state_shape, dtype=self.D.dtype.to_complex(), device=self.D.device)
+    def _advance(self, parts: System, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = parts.step(state, u)
+        return torch.addcmul(y, self.D, u), x
 
     def _run(
         self, u: Tensor, x0: Tensor | None, lengths: Tensor | None, system: System
@@ -153,55 +128,3 @@ class SISOLayer(SequenceLayer):
             states.append(x)
         back = torch.cat(rows).argsort()
         return torch.cat(outputs)[back], torch.cat(states)[back] if self.causal else None
-
-    def _as_computed(self, u: Tensor) -> Tensor:
-        """u in the dtype of the parameters; only a lower precision is converted silently."""
-        if u.dtype == self.D.dtype:
-            return u
-        if u.dtype in _LOW_PRECISION:
-            return u.to(self.D.dtype)
-        raise UsageError(
-            f"{type(self).__name__} has {self.D.dtype} parameters and got u of {u.dtype}. "
-            f"Convert the input, u.to({self.D.dtype}), or the layer, layer.to({u.dtype})."
-        )
-
-    def _check_state(self, state: Any, batch_size: int) -> None:
-        shape = (batch_size, *self._state_shape)
-        if state is not None and (not isinstance(state, Tensor) or tuple(state.shape) != shape):
-            given = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
-            raise UsageError(
-                f"{type(self).__name__} takes a state of shape {shape}, got {given}. "
-                f"Start with initial_state({batch_size}) and pass on what the last call returned."
-            )
-
-    def _check_step(self, u_t: Tensor, state: Any) -> None:
-        if not self.causal:
-            raise UsageError(f"{type(self).__name__} cannot be stepped. {self._why_not_causal()}")
-        if u_t.dim() != 2 or u_t.shape[1] != self.d_model:
-            raise UsageError(
-                f"{type(self).__name__}.step takes u_t of shape (batch, {self.d_model}), got {tuple(u_t.shape)}."
-            )
-        if state is None:
-            raise UsageError(f"{type(self).__name__}.step needs a state: start with initial_state({u_t.shape[0]}).")
-        self._check_state(state, u_t.shape[0])
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        """Moves and conversions of the module; a conversion to 16 bits keeps the precision and only moves."""
-
-        def keep_precision(tensor: Tensor) -> Tensor:
-            converted = fn(tensor)
-            return tensor.to(converted.device) if converted.dtype in _LOW_PRECISION else converted
-
-        self._step_cache = None
-        return super()._apply(keep_precision, recurse)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_step_cache": None}
-
-    def _step_system(self) -> System:
-        trained = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters())
-        if trained or torch.compiler.is_compiling() or self.D.is_inference():
-            return self.system()
-        if self._step_cache is None or not self._step_cache.holds(self._parameters):
-            self._step_cache = StepCache(self._parameters, self.system())
-        return self._step_cache.matrices

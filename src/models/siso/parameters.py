@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import UsageError, unknown
+from ...errors import UsageError
 from ...ops.discretize import complex_expm1
-from ..ssm_init import check_sizes, log_steps
+from ..ssm_init import check_choice, check_sizes, log_steps
 
 DT_TRANSFORMS = ("exp", "softplus")
 
@@ -22,8 +22,7 @@ def initial_steps(d_model: int, dt_min: float, dt_max: float, transform: str) ->
     Raises:
         UsageError: unknown transform, or not 0 < dt_min <= dt_max.
     """
-    if transform not in DT_TRANSFORMS:
-        raise unknown("dt_transform", transform, DT_TRANSFORMS)
+    check_choice("dt_transform", transform, DT_TRANSFORMS)
     log_dt = log_steps(d_model, dt_min, dt_max)
     if transform == "exp":
         return log_dt
