@@ -31,9 +31,9 @@ def load_published(layer: nn.Module, arrays: Mapping[str, Any]) -> nn.Module:
         S5   Lambda_re, Lambda_im (P,), log_step (P, 1), B (P, H, 2), D (H,); C (H, P, 2), or C1 and C2 forward and
              backward (H, P, 2), or C (H, 2 P, 2) with the two side by side
 
-    Axes of size 1 may be absent. Meaning: Lambda = -exp(A_real) - i A_imag, dt = exp(inv_dt) or softplus(inv_dt), as the
-    layer was built. The records of a reference file (u, y, loss, kernel, grad_*) are passed over; its `opts`, a mapping or
-    its printed form, are compared with the layer's options.
+    Axes of size 1 may be absent. Meaning: Lambda = -exp(A_real) - i A_imag, dt = exp(inv_dt) or softplus(inv_dt), as
+    the layer was built. The records of a reference file (u, y, loss, kernel, grad_*) are passed over; its `opts`, a
+    mapping or its printed form, are compared with the layer's options.
 
     Args:
         layer: an S4, S4D or S5.
@@ -71,8 +71,8 @@ def _load_s4(layer: S4, given: Arrays) -> None:
     _check_names(given, required=("inv_dt", "A_real", "A_imag", "B", "P", "C"), optional=("D", "l_kernel"))
     if layer.Q is not None:
         raise UsageError(
-            "The published S4 has Q = P, but this layer was built with a Q of its own (init of an unsymmetric measure). "
-            "Build it with init='legs', 'legt' or 'fourier'."
+            "The published S4 has Q = P, but this layer was built with a Q of its own (init of an unsymmetric "
+            "measure). Build it with init='legs', 'legt' or 'fourier'."
         )
     length = int(given.pop("l_kernel", torch.tensor(0)).item())
     C = _shaped(layer, "C", given["C"], layer.C.shape)

@@ -7,12 +7,12 @@ step dt, the generating function of the kernel K_l = C A_bar^l B_bar at omega = 
     rho_v = 2 dt sum_n ( 2 i s Re(v_n) - c Re(v_n conj(lambda_n)) ) / d_n,
     d_n = (c |lambda_n|)^2 - 4 s^2 - 4 i s c Re(lambda_n),      lambda = dt Lambda, c = cos(theta/2), s = sin(theta/2),
 
-where v runs over the products C B, C P, conj(Q) P, conj(Q) B and each term stands for a pair of modes. This is the usual
-form 2 / (1 + omega) r(z), z = 2 (1 - omega) / (1 + omega) = 2 i s / c, multiplied through by c: the usual one is infinite
-at omega = -1, this one has no singularity on the circle, as Re Lambda < 0.
+where v runs over the products C B, C P, conj(Q) P, conj(Q) B and each term stands for a pair of modes. This is the
+usual form 2 / (1 + omega) r(z), z = 2 (1 - omega) / (1 + omega) = 2 i s / c, multiplied through by c: the usual one is
+infinite at omega = -1, this one has no singularity on the circle, as Re Lambda < 0.
 
-Only sums with real weights over 1 / d_n are left, so a pole's complex reciprocal is formed once for all products, and the
-sums are real matrix products.
+Only sums with real weights over 1 / d_n are left, so a pole's complex reciprocal is formed once for all products, and
+the sums are real matrix products.
 """
 
 from __future__ import annotations

@@ -144,7 +144,8 @@ def test_extremes_stay_finite(name, value):
     ("options", "words"),
     [
         ({"init": "legss"}, "Did you mean 'legs'"),
-        ({"init": {"theta": 1.0}}, "needs the 'name'"),
+        ({"init": {"theta": 1.0}}, "needs a 'name'"),
+        ({"init": {"name": "legs", "N": 8}}, "no option 'N'"),
         ({"d_state": 7}, "even"),
         ({"n_ssm": 3}, "3 does not divide 4"),
         ({"backend": "power"}, "Did you mean 'powers'"),

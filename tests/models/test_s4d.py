@@ -170,7 +170,8 @@ def test_float32_step_and_convolution_agree_over_path_x_length():
     ("options", "words"),
     [
         ({"init": "legss"}, "Did you mean 'legs'"),
-        ({"init": {"alpha": 0.5}}, "needs the 'name'"),
+        ({"init": {"alpha": 0.5}}, "needs a 'name'"),
+        ({"init": {"name": "legs", "N": 8}}, "no option 'N'"),
         ({"d_state": 7}, "even"),
         ({"n_ssm": 3}, "3 does not divide 4"),
         ({"discretization": "zho"}, "Did you mean 'zoh'"),

@@ -1,8 +1,8 @@
 """The 1 / t system: HiPPO as it was before a learned step replaced 1 / t, evaluated exactly.
 
-x' = (Lambda x + B_tilde u) / t is, in the logarithm of time, a system with constant coefficients. An input held from t_k
-to t_{k+1} is therefore a zero-order hold over log(t_{k+1} / t_k), and the first one, from t = 0, takes the state to its
-steady value -B_tilde u / Lambda whatever it was.
+x' = (Lambda x + B_tilde u) / t is, in the logarithm of time, a system with constant coefficients. An input held from
+t_k to t_{k+1} is therefore a zero-order hold over log(t_{k+1} / t_k), and the first one, from t = 0, takes the state to
+its steady value -B_tilde u / Lambda whatever it was.
 """
 
 from __future__ import annotations

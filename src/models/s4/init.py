@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ... import hippo
 from ...errors import UsageError, unknown
-from ...registry import list_measures
+from ...registry import measures
 
 # Published name -> measure and options. The published windows have length 2.
 _PUBLISHED: dict[str, dict[str, Any]] = {
@@ -58,17 +58,27 @@ def initial_low_rank(init: str | Mapping[str, Any], d_state: int) -> LowRankMode
         raise UsageError(f"S4 keeps one mode of each conjugate pair, so d_state must be even and >= 2, got {d_state}.")
     if isinstance(init, str) and init in _PUBLISHED:
         return _published(init, d_state)
-    if isinstance(init, str):
-        if init not in list_measures():
-            raise unknown("init of S4", init, {*_PUBLISHED, *list_measures()})
-        init = {"name": init}
-    if "name" not in init:
-        raise UsageError(f"init as a mapping needs the 'name' of a measure, got {dict(init)}.")
-    half = hippo.dplr(hippo.operator(**{"N": d_state, **init})).half()
+    node = measure_node("S4", init, _PUBLISHED)
+    half = hippo.dplr(hippo.operator(N=d_state, **node)).half()
     Lambda = torch.from_numpy(half.Lambda)
     Lambda = torch.complex(Lambda.real.clamp(max=-_MEASURE_FLOOR), Lambda.imag)
     P, Q = torch.from_numpy(half.P.T.copy()), torch.from_numpy(half.Q.T.copy())
     return LowRankModes(Lambda, torch.from_numpy(half.B), P, None if torch.equal(P, Q) else Q)
+
+
+def measure_node(layer: str, init: str | Mapping[str, Any], published: Iterable[str]) -> dict[str, Any]:
+    """The node {"name": measure, **options} of an `init` that is none of the published names.
+
+    Raises:
+        UsageError: a name that is no measure; a mapping without a name, or with an option that the measure does not
+            have (N among them: the order is the layer's d_state).
+    """
+    if isinstance(init, str):
+        if init not in measures.names():
+            raise unknown(f"init of {layer}", init, {*published, *measures.names()})
+        return {"name": init}
+    measures.check(init, runtime=("N",))
+    return dict(init)
 
 
 def published_legs(d_state: int) -> tuple[Tensor, Tensor]:

@@ -2,8 +2,8 @@
 
 Two ways to the kernel K_l = C A_bar^l B_bar:
 
-powers   K_(M q + j) = (C A_bar^(M q)) (A_bar^j B_bar): a table of about sqrt(L) rows, one of about sqrt(L) columns, both
-         built by doubling with A_bar^(2^k), and one product. The powers are squared log2(L) times, in float64:
+powers   K_(M q + j) = (C A_bar^(M q)) (A_bar^j B_bar): a table of about sqrt(L) rows, one of about sqrt(L) columns,
+         both built by doubling with A_bar^(2^k), and one product. The powers are squared log2(L) times, in float64:
          O(N^3 log L + N L) per feature, all of it matrix products, exact for every length, with C as it is.
 cauchy   the frequency response by sums over poles and an inverse transform (`ops.cauchy`): O(N L) per feature, linear
          in N, but it needs C (I - A_bar^L), which costs the same powers unless the folded C is the parameter.

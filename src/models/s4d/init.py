@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ... import hippo
-from ...errors import UsageError, unknown
-from ...registry import list_measures
-from ..s4.init import FLOOR, published_legs
+from ...errors import UsageError
+from ..s4.init import FLOOR, measure_node, published_legs
+from ..ssm_init import unit_rms
 
 PUBLISHED = ("lin", "inv", "inv2", "quad", "legs", "real", "rand")
 
@@ -47,12 +46,8 @@ def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str = "no
         UsageError: unknown name, odd N where pairs are needed, a measure that cannot be diagonalised that way.
     Source: arXiv 2206.11893 and the published S4D code; floors of 1e-4 included.
     """
-    if isinstance(init, Mapping):
-        return _from_measure(dict(init), d_state, method)
-    if init not in PUBLISHED:
-        if init not in list_measures():
-            raise unknown("init of a diagonal layer", init, {*PUBLISHED, *list_measures()})
-        return _from_measure({"name": init}, d_state, method)
+    if isinstance(init, Mapping) or init not in PUBLISHED:
+        return _from_measure(measure_node("a diagonal layer", init, PUBLISHED), d_state, method)
     if d_state < 2 or d_state % 2:
         raise UsageError(f"init='{init}' makes conjugate pairs, so d_state must be even and >= 2, got {d_state}.")
     n = d_state // 2
@@ -71,11 +66,8 @@ def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str = "no
 
 
 def _from_measure(node: dict[str, Any], d_state: int, method: str) -> Modes:
-    if "name" not in node:
-        raise UsageError(f"init as a mapping needs the 'name' of a measure, got {node}.")
-    name = node.pop("name")
-    diagonal = hippo.diagonalize(hippo.operator(name, d_state, **node), method=method)
+    diagonal = hippo.diagonalize(hippo.operator(N=d_state, **node), method=method)
     Lambda, _, B, weight = hippo.conjugate_half(diagonal)
     if method == "direct":
-        B = B / np.sqrt(np.mean(np.abs(B) ** 2))
+        B = unit_rms(B)
     return Modes(torch.from_numpy(Lambda), torch.from_numpy(weight * B))

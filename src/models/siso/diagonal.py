@@ -27,7 +27,7 @@ class DiagonalSISO(SISOLayer):
 
         zoh       K_l = 2 Re sum_n C B (exp(z) - 1) / Lambda  exp(z l)
         bilinear  K_l = 2 Re sum_n C B dt / (1 - z/2)  ((1 + z/2) / (1 - z/2))^l
-        dss       K_l = Re sum_n C B / Lambda  softmax_l(z l),  l = 0 .. l_max - 1     (once the real part, as published)
+        dss       K_l = Re sum_n C B / Lambda  softmax_l(z l),  l = 0 .. l_max - 1    (once the real part, as published)
 
     Args:
         d_model: H, features in and out.
