@@ -38,6 +38,18 @@ def test_analytic_B_tilde_against_120_digits(alpha, order):
     np.testing.assert_allclose(block.B_tilde, exact / np.sqrt(np.mean(exact**2)), rtol=1e-12)
 
 
+def test_slow_modes_start_almost_undriven():
+    # The figures of the README beside the layer.
+    measure = parse_measure("fractional", "auto")
+    drive = {order: measure.block(order, 0.0).B_tilde.real for order in (2, 4, 8)}
+    ratio = {order: B_tilde[-1] / B_tilde[0] for order, B_tilde in drive.items()}
+    assert round(ratio[8]) == 13_292
+    assert round(ratio[4]) == 53
+    assert round(ratio[2], 1) == 3.5
+    assert drive[8][[0, -1]].round(4).tolist() == [0.0002, 2.7381]
+    np.testing.assert_allclose((drive[8][:4] ** 2).sum() / (drive[8] ** 2).sum(), 1.6e-5, rtol=0.01)
+
+
 def test_rows_of_B_carry_the_analytic_weight():
     torch.manual_seed(0)
     layer = Fractal(4096, d_state=16, n_alphas=2)

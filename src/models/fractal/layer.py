@@ -52,8 +52,9 @@ class Fractal(DiagonalSSM):
             the operator's, "normal" those of its normal part. "auto": lin for fractional, normal for legs and lagt,
             else own.
         B_init: "analytic": row p of B is B_tilde_p w_p with w_p a random real row of variance 1 / H, so every mode
-            reads its own mixture of the H inputs with the weight that theory gives it. "random": complex Gaussian
-            rows of the same mean square, the paper's ablation.
+            reads its own mixture of the H inputs with the weight that theory gives it: little for slow modes (in a
+            block of 8 the slowest starts with 1 / 13,000 of the fastest's). "random": complex Gaussian rows of the
+            same mean square, the paper's ablation.
         C_init: "trunc_standard_normal", "lecun_normal" or "complex_normal", as in S5, drawn in the eigenbasis.
         discretization: "zoh" or "bilinear".
         dt: "range": steps log-uniform in [dt_min, dt_max]. "calibrated": the same times the block's own time scale, so
