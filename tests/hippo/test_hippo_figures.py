@@ -34,13 +34,3 @@ def test_tables_are_filled():
 def test_a_figure_draws(module, tmp_path, monkeypatch):
     monkeypatch.setattr(style, "FIGURES", tmp_path)
     assert style.save(module.draw(), "drawn").stat().st_size > 10_000
-
-
-def test_a_table_without_a_place_is_refused(tmp_path, monkeypatch):
-    page = tmp_path / "page.md"
-    page.write_text("<!-- table: a -->\nold\n<!-- end -->\nrest\n")
-    monkeypatch.setattr(style, "THEORY", page)
-    style.write_table("a", ["x", "y"], [["1", "2"]])
-    assert page.read_text() == "<!-- table: a -->\n| x | y |\n| --- | --- |\n| 1 | 2 |\n<!-- end -->\nrest\n"
-    with pytest.raises(ValueError, match="no marks"):
-        style.write_table("b", ["x"], [["1"]])
