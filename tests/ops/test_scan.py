@@ -1,5 +1,9 @@
 """Every backend of the scan against a double-precision loop: values, gradients, lengths, layouts, precision."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -231,3 +235,30 @@ def test_the_parallel_native_kernel(two_threads, mode, dtype, batch):
         case = make(mode, dtype, length, batch=batch, modes=modes, slowest=0.01)
         assert case.b.numel() > 16384
         assert max(errors(run(case, scan, backend="native"), oracle(case))) < 1e-4
+
+
+THREADS = """
+import time, torch
+from fractal_ssm.ops.scan import native
+b = torch.ones(4, 2000, 32, dtype=torch.complex64)
+a, out = torch.full((1, 1, 32), 0.5, dtype=torch.complex64), torch.empty_like(b)
+for kernel in (lambda: native.forward(a, b, None, False, out), lambda: native.backward(a, b, None, b, False, out, True)):
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        kernel()
+    both, main = time.process_time(), time.thread_time()
+    for _ in range(20):
+        kernel()
+    print((time.process_time() - both) / (time.thread_time() - main))
+"""
+
+
+def test_two_threads_share_the_work_also_when_the_code_comes_from_the_cache(tmp_path):
+    """In the second process everything is loaded from disk, where the serial code must not pass for the parallel."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_NUM_THREADS": "2"}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, check=True
+        )
+        # Processor time of the process over that of its main thread: 2 when evenly shared, 1 when nothing is.
+        assert all(float(line) > 1.2 for line in done.stdout.split()), done.stdout

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -35,7 +36,11 @@ class _Kernel:
 
     def __init__(self, function: Callable[..., Any]):
         self._serial = _compile(function, parallel=False)
-        self._parallel = _compile(function, parallel=True)
+        # numba files its cache under the function's name and not under its options: one name for both would load the
+        # serial code in place of the parallel.
+        twin = FunctionType(function.__code__, function.__globals__)
+        twin.__qualname__ = f"{function.__qualname__}_parallel"
+        self._parallel = _compile(twin, parallel=True)
 
     def __call__(self, threads: int, *arguments: Any) -> None:
         if threads == 1:
