@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from datetime import timedelta
 
 import pytest
 import torch
@@ -52,10 +52,12 @@ def evaluate(model: nn.Module, rank: int, world: int, batch_size: int) -> Tally:
     return tally
 
 
-def worker(rank: int, port: int, names: list[str], folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def worker(rank: int, names: list[str], folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    # A file to meet at: a port that was free a moment ago may be somebody else's now.
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timedelta(seconds=120)
+    )
     found = {}
     samples = ToySamples(16, 0)
     for name in names:
@@ -71,14 +73,9 @@ def worker(rank: int, port: int, names: list[str], folder: str) -> None:
 
 
 def test_two_processes(tmp_path, monkeypatch):
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     names = [name for name in layers.names() if name != "toy-decay"]
     monkeypatch.setenv("PYTHONPATH", str(FOLDER))
-    mp.spawn(worker, args=(port, names, str(tmp_path)), nprocs=2)
+    mp.spawn(worker, args=(names, str(tmp_path)), nprocs=2)
     found = torch.load(tmp_path / "found.pt", weights_only=True)
 
     samples = ToySamples(16, 0)
