@@ -22,12 +22,12 @@ from torch import Tensor
 from . import report
 from .cases import CASES, CURVES, QUICK, QUICK_CURVES, Case
 from .contenders import KINDS, Contenders
-from .timing import Table, time_cpu
+from .timing import CLOCKS, Table, time_cpu
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = (
-    "case", "contender", "what", "ms", "p20", "p80", "of_copy", "peak_mb", "error", "gradient_error", "threads",
-    "torch", "note",
+    "case", "contender", "what", "ms", "p20", "p80", "of_copy", "peak_mb", "error", "gradient_error", "clock",
+    "threads", "torch", "note",
 )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def errors(found: list[Tensor], exact: list[Tensor]) -> tuple[float, float]:
     return each[0], max(each[1:])
 
 
-def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: bool) -> None:
+def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: bool, clock: str = "wall") -> None:
     contenders = KINDS[case.kind](case.shape, case.mode)
     names = [name for name in contenders.run if name not in case.without and (name.startswith("ours") or not only_ours)]
     given = tensors(case)
@@ -81,8 +81,8 @@ def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: boo
     seed = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=out.dtype)
     exact = run(case, contenders, oracle, seed, wide=True)
     largest = max([out, *given], key=lambda t: t.numel() * t.element_size()).detach()
-    copy = time_cpu(largest.clone, seconds)
-    common = {"case": case.name, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    copy = time_cpu(largest.clone, seconds, clock)
+    common = {"case": case.name, "clock": clock, "threads": torch.get_num_threads(), "torch": torch.__version__}
     table.add(contender="copy", what="forward", ms=copy.median, p20=copy.p20, p80=copy.p80, of_copy=1.0, **common)
     for name in names:
         found = errors(run(case, contenders, name, seed), exact)
@@ -92,7 +92,7 @@ def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: boo
             "forward+backward": _both(contenders, name, given, seed),
         }
         for what, call in calls.items():
-            timing = time_cpu(call, seconds)
+            timing = time_cpu(call, seconds, clock, least=3)
             peak = _peak(case, name) if memory and what == "forward+backward" else ""
             table.add(contender=name, what=what, ms=timing.median, p20=timing.p20, p80=timing.p80, peak_mb=peak,
                       of_copy=timing.median / copy.median, error=found[0], gradient_error=found[1], note=note,
@@ -150,6 +150,8 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="WORD", help="cases whose name holds it; no curves")
     parser.add_argument("--seconds", type=float, default=2.0, help="clock per contender and direction")
     parser.add_argument("--threads", type=int, default=0, help="torch's threads (default: as torch chooses)")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor time on a busy machine, --threads 1")
+    parser.add_argument("--no-memory", action="store_true", help="leave peak memory out (a process for each row)")
     parser.add_argument("--out", default="", help="folder of the CSV and the PNG (default: docs/results/bench)")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -165,13 +167,13 @@ def main() -> None:
     table = Table(out / "bench.csv", COLUMNS)
     for case in QUICK if options.quick else CASES:
         if options.only in case.name:
-            bench(case, table, seconds, only_ours=False, memory=True)
+            bench(case, table, seconds, only_ours=False, memory=not options.no_memory, clock=options.clock)
     table.close()
     curves = {} if options.only else QUICK_CURVES if options.quick else CURVES
     for axis, cases in curves.items():
         curve = Table(out / f"curve_{axis}.csv", COLUMNS)
         for case in cases:
-            bench(case, curve, seconds / 2, only_ours=True, memory=False)
+            bench(case, curve, seconds / 2, only_ours=True, memory=False, clock=options.clock)
         curve.close()
         report.plot(out / f"curve_{axis}.csv", axis)
     if not options.quick and not options.only:

@@ -41,7 +41,7 @@ def tables_of(source: Path) -> str:
     cases: dict[str, dict[str, dict[str, dict[str, str]]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         cases[row["case"]][row["contender"]][row["what"]] = row
-    where = f"torch {rows[0]['torch']}, {rows[0]['threads']} threads, CPU; medians"
+    where = f"torch {rows[0]['torch']}, {rows[0]['threads']} thread(s), CPU; medians of {rows[0]['clock']} time"
     parts = [f"{where}; [the rows](results/bench/bench.csv)."]
     for case, contenders in cases.items():
         parts += ["", f"**{case}**", "", HEADER, "|---" * (HEADER.count("|") - 1) + "|"]
