@@ -21,10 +21,10 @@ import math
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..errors import UsageError, unknown
 from .keops import keops_reason, lazy_tensor
+from .transforms import refuse_transforms
 
 BACKENDS = ("auto", "torch", "keops")
 
@@ -56,6 +56,7 @@ def dplr_response(
     Source: arXiv 2111.00396, appendix C.3, with the pole at omega = -1 cleared.
     """
     check_backend(backend)
+    refuse_transforms("The Cauchy kernel")
     if length < 1:
         raise UsageError(f"A kernel needs a length >= 1, got {length}.")
     left = torch.cat((C, Q.conj()))
@@ -104,8 +105,13 @@ class _PoleSums(torch.autograd.Function):
         return torch.cat(parts)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad: Tensor):
+        if torch.is_grad_enabled():
+            # once_differentiable would miss this where the incoming gradient is a constant.
+            raise UsageError(
+                "The Cauchy kernel has first derivatives only: take them without create_graph=True, or use "
+                "S4(backend='powers'), which has all."
+            )
         weights, m, a, c, s = ctx.saved_tensors
         parts = []
         for rows in _row_blocks(m, len(c)):

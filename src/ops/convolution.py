@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
+from .transforms import refuse_transforms
 
 # Elements of one tile's padded input on a CPU: 4 MiB of float32. Larger work buffers are given back to the system
 # after each use, and touching fresh pages costs more than the transforms.
@@ -39,6 +40,7 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None) ->
     [1.0, 2.5, 4.25, 6.125, 8.0625]
     """
     _check(u, kernel, reverse_kernel)
+    refuse_transforms("convolve")
     with torch.autocast(u.device.type, enabled=False):
         dtype = torch.promote_types(torch.promote_types(u.dtype, kernel.dtype), torch.float32)
         length = u.shape[1]

@@ -93,14 +93,21 @@ class _Phi1(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (z,) = ctx.saved_tensors
-        # phi1'(z) = (exp(z) - phi1(z)) / z = 1/2 (1 + z 2/3 (1 + z 3/8 (1 + ...))), ratio of terms (n+1) / (n (n+2)).
-        ratios = [(n + 1) / (n * (n + 2)) for n in range(1, _SERIES_TERMS)]
-        slope = 0.5 * _by_radius(z, ratios, lambda w: 2 * (complex_exp(w) - complex_expm1(w) / w) / w)
-        return grad * slope.conj()
+        return grad * _phi1_slope(*ctx.saved_tensors).conj()
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return tangent * _phi1_slope(*ctx.saved_tensors)
+
+
+def _phi1_slope(z: Tensor) -> Tensor:
+    """phi1'(z) = (exp(z) - phi1(z)) / z = 1/2 (1 + z 2/3 (1 + z 3/8 (1 + ...))), ratio of terms (n+1) / (n (n+2))."""
+    ratios = [(n + 1) / (n * (n + 2)) for n in range(1, _SERIES_TERMS)]
+    return 0.5 * _by_radius(z, ratios, lambda w: 2 * (complex_exp(w) - complex_expm1(w) / w) / w)
 
 
 def _by_radius(z: Tensor, ratios: list[float], closed: Callable[[Tensor], Tensor]) -> Tensor:

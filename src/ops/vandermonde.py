@@ -28,8 +28,11 @@ from torch import Tensor
 from ..errors import UsageError, unknown
 from .convolution import transpose_into
 from .keops import keops_reason, lazy_tensor
+from .transforms import refuse_transforms
 
 BACKENDS = ("auto", "torch", "keops")
+
+_NEXT_TO_ZERO = 1e-18
 
 
 def vandermonde(coefficient: Tensor, w: Tensor, length: int, backend: str = "auto") -> Tensor:
@@ -50,6 +53,7 @@ def vandermonde(coefficient: Tensor, w: Tensor, length: int, backend: str = "aut
     [[2.0, 1.0, 0.5, 0.25]]
     """
     _check(coefficient, w, length, backend)
+    refuse_transforms("vandermonde")
     if backend == "keops":
         return _vandermonde_keops(coefficient, w, length)
     rows = coefficient.reshape(-1, *w.shape).transpose(0, 1)
@@ -76,6 +80,7 @@ def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False) -> T
             f"vandermonde_sum takes a sequence (..., H, L) and w (H, N), got {tuple(sequence.shape)} "
             f"and {tuple(w.shape)}."
         )
+    refuse_transforms("vandermonde_sum")
     rows = sequence.reshape(-1, *sequence.shape[-2:]).transpose(0, 1)
     sums = _VandermondeSum.apply(rows, w, newest_last)
     return sums.transpose(0, 1).reshape(*sequence.shape[:-1], w.shape[-1])
@@ -192,7 +197,8 @@ def _as_real(table: Tensor) -> Tensor:
 
 def _vandermonde_keops(coefficient: Tensor, w: Tensor, length: int) -> Tensor:
     # KeOps has no integer power of a complex number; exp(l log w) in one precision carries w's own phase error.
-    log_w = torch.log(w).to(coefficient.dtype)
+    # log 0 times position 0 is not a number; this far from 0, powers and derivatives are those of 0 in either precision.
+    log_w = torch.log(w + _NEXT_TO_ZERO * (w == 0)).to(coefficient.dtype)
     position = torch.arange(length, dtype=log_w.real.dtype, device=w.device).to(log_w.dtype)
     shape = coefficient.shape
     exponent = lazy_tensor(log_w.expand(shape).reshape(-1, 1, shape[-1], 1).contiguous())

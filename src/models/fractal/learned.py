@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ... import hippo
 from ...errors import UsageError
+from ...ops.transforms import refuse_transforms
 from .init import ADDED, Measure
 
 # Open intervals that alpha may move in. Those of the second row keep the number of real eigenvalues constant for even
@@ -59,6 +60,7 @@ class AlphaFamily:
 
     def modes(self, logit: Tensor) -> tuple[Tensor, Tensor]:
         """Lambda (P,) complex and B_tilde (P,) real > 0, of unit root-mean-square in each block."""
+        refuse_transforms("A trained alpha")
         values, _ = _modes_op(self.alpha(logit).double(), *self._key)
         real, imag, log_B = values.to(logit.dtype)
         B_tilde = torch.exp(log_B - log_B.detach().amax(dim=1, keepdim=True))
@@ -93,6 +95,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None]:
+    if torch.is_grad_enabled():
+        raise UsageError(
+            "A trained alpha has first derivatives only. Take them without create_graph=True, or leave alpha_logit "
+            "out of the differentiated inputs, or build the layer with learn_alpha=False."
+        )
     (slopes,) = ctx.saved_tensors
     return (grad * slopes).sum(dim=(0, 2)), None, None, None, None
 

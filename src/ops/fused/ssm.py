@@ -8,6 +8,7 @@ from torch import Tensor
 from ...errors import UsageError
 from ..scan import scan
 from ..scan.backends import choose
+from ..transforms import backend_to_follow
 from .ssm_op import compose, ssm_op
 
 _DOUBLE = (torch.float64, torch.complex128)
@@ -58,7 +59,7 @@ def ssm(
     u_full, a, B_bar, C = u.to(real), Lambda_bar.to(full), B_bar.to(full), C.to(full)
     x0 = None if x0 is None else x0.to(full)
     factor = 2.0 if conj_sym else 1.0
-    name = choose(backend, u.device)
+    name = backend_to_follow(choose(backend, u.device), backend)
     if gamma is not None or name == "reference":
         y, x_last = compose(scan, u_full, a, B_bar, C, x0, gamma, lengths, reverse, factor, name, checkpoint)
     else:

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from ..scan.backends import implementation
 from ..scan.custom_op import plain, scan_op
+from ..transforms import refuse_transforms
 
 
 def input_matrix(B_bar: Tensor) -> Tensor:
@@ -34,14 +35,14 @@ def output_matrix(C: Tensor, factor: float) -> Tensor:
 def _states(
     u: Tensor, a: Tensor, B_bar: Tensor, x0: Tensor | None, reverse: bool, backend: str
 ) -> Tensor:
-    x = torch.view_as_complex((u.reshape(-1, u.shape[2]) @ input_matrix(B_bar)).view(*u.shape[:2], -1, 2))
+    x = torch.view_as_complex((u.reshape(-1, u.shape[2]) @ input_matrix(B_bar)).view(*u.shape[:2], len(B_bar), 2))
     implementation(backend).forward(plain(a), x, None if x0 is None else plain(x0), reverse, x)
     return x
 
 
 def _flat(x: Tensor) -> Tensor:
     """(B, L, P) complex to (B L, 2P) real, the same memory."""
-    return torch.view_as_real(x).view(-1, 2 * x.shape[2])
+    return torch.view_as_real(x).view(x.shape[0] * x.shape[1], 2 * x.shape[2])
 
 
 def _last(x: Tensor, lengths: Tensor | None, reverse: bool) -> Tensor:
@@ -66,7 +67,7 @@ def ssm_op(
     # Inside autocast the products would silently drop to half precision.
     with torch.autocast(u.device.type, enabled=False):
         x = _states(u, a, B_bar, x0, reverse, backend)
-        y = (_flat(x) @ output_matrix(C, factor)).view(*u.shape[:2], -1)
+        y = (_flat(x) @ output_matrix(C, factor)).view(*u.shape[:2], len(C))
     return y, _last(x, lengths, reverse).clone(), x.new_empty(0) if checkpoint else x
 
 
@@ -140,6 +141,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _backward(ctx: Any, gy: Tensor | None, gx_last: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    refuse_transforms("The backward of ssm")
     u, a, B_bar, C, x0, lengths, x = ctx.saved_tensors
     needed = ctx.needs_input_grad[:5]
     options = (ctx.reverse, ctx.factor, ctx.backend)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
+from ..transforms import backend_to_follow
 from . import reference
 from .backends import BACKENDS, choose
 from .custom_op import scan_op
@@ -37,7 +38,8 @@ def scan(
         backend: "auto", "reference", "torch", "native" or "triton".
     Returns:
         x: (B, L, P) in the promoted dtype of the arguments, contiguous. float16 and bfloat16 are computed in float32
-        (complex64 beside a complex argument) and rounded once, at the end. Differentiable in a, b and x0, twice too.
+        (complex64 beside a complex argument) and rounded once, at the end. Differentiable in a, b and x0, twice too. Inside forward-mode
+        derivatives and torch.func transforms "auto" is "reference", the only one that they can follow.
         The same inputs give the same bits on every run (on the CPU: with the same number of threads).
     Raises:
         UsageError: shapes, dtypes or devices that do not fit, or a named backend that cannot run here.
@@ -50,7 +52,7 @@ def scan(
     if x0 is not None:
         dtype = torch.promote_types(dtype, x0.dtype)
     compute = _compute_dtype(dtype)
-    name = choose(backend, b.device)
+    name = backend_to_follow(choose(backend, b.device), backend)
     if a.dim() < 3:
         a = a.reshape((1,) * (3 - a.dim()) + tuple(a.shape))
     a, b = a.to(compute), b.to(compute)

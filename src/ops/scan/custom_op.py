@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..transforms import refuse_transforms
 from .backends import implementation
 from .chunked import gate_gradient, shifted_conj
 
@@ -64,6 +65,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None]:
+    refuse_transforms("The backward of scan")
     a, x, x0 = ctx.saved_tensors
     need_a, _, need_x0 = ctx.needs_input_grad[:3]
     if torch.is_grad_enabled():
