@@ -69,6 +69,13 @@ def test_batch_statistics_count_padding_only_when_published(norm):
     torch.testing.assert_close(module.statistics.running_var, 0.7 + 0.3 * counted.var(0))
 
 
+def test_batch_norms_agree_where_nothing_is_padded():
+    x, lengths = data(3, 6, 4), torch.full((3,), 6)
+    masked, plain = build_norm("batch-masked", 4, 0.1, "torch").double(), build_norm("batch", 4, 0.1, "torch").double()
+    torch.testing.assert_close(masked(x, lengths), plain(x, lengths), rtol=0, atol=0)
+    torch.testing.assert_close(masked.state_dict(), plain.state_dict(), rtol=0, atol=0)
+
+
 def test_masked_batch_norm_does_not_see_what_padding_holds():
     module = build_norm("batch-masked", 4, 0.1, "torch").double()
     x = data(3, 6, 4).requires_grad_()
