@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from importlib import resources
 
 from hydra.errors import MissingConfigException
@@ -25,6 +26,21 @@ def explain(error: BaseException) -> str:
         if isinstance(link, (ConfigKeyError, ConfigAttributeError)) and link.full_key and link.parent_node is not None:
             return _unknown_key(link, str(error))
     return "\n".join(dict.fromkeys(_without_tail(link) for link in _chain(error)))
+
+
+def explain_position(error: ValueError) -> str | None:
+    """One message where a list was given a name for a position (optimizer.betas.x=3); None for any other error.
+
+    OmegaConf lets Python's own complaint about int("x") through, so where it was raised tells it apart.
+    """
+    frame = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    if frame.f_globals["__name__"] != "omegaconf.omegaconf" or "key" not in frame.f_locals:
+        return None
+    parent, _, position = str(frame.f_locals["key"]).rpartition(".")
+    return (
+        f"'{parent}' is a list, and '{position}' is no position in it. Set the whole list, {parent}=[...], or one "
+        f"entry by its number, {parent}.0=..."
+    )
 
 
 def _chain(error: BaseException, contexts: bool = False) -> list[BaseException]:

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .config import Config, check_options, register_schema, to_yaml, typed
-from .config_errors import explain
+from .config_errors import explain, explain_position
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ def main() -> None:
         if full_error:
             raise
         _leave(f"Error: {explain(error)}", 2)
+    except ValueError as error:
+        message = explain_position(error)
+        if full_error or message is None:
+            raise
+        _leave(f"Error: {message}", 2)
 
 
 @hydra.main(config_path="pkg://fractal_ssm.configs", config_name="config", version_base="1.3")
@@ -145,9 +150,25 @@ def data_facts(data: SequenceData) -> dict[str, Any]:
 
 
 def check_model(config: Config, data: SequenceData) -> None:
-    """Build one block of the model, so that a wrong name, option or value is told before data is made."""
+    """Build one block of the model, so that a wrong name, option or value is told before data is made.
+
+    Where a split is to be scored at another time step, the block is tried on it: a layer without one refuses.
+    """
+    from .data.base import SPLITS
+
     facts = data_facts(data) if data.n_tokens or data.d_input else {**data_facts(data), "n_tokens": 2}
-    build_model({**config.model, "n_layers": 1}, facts)
+    model = build_model({**config.model, "n_layers": 1}, facts).eval()
+    for dt_scale in {data.dt_scale(split) for split in SPLITS} - {1.0}:
+        _try_step(model, dt_scale, data.d_input)
+
+
+def _try_step(model: SequenceModel, dt_scale: float, d_input: int | None) -> None:
+    """Two sequences of two zeros (one pair, for retrieval) at this time step."""
+    import torch
+
+    zeros = torch.zeros(2, 2, dtype=torch.int64) if d_input is None else torch.zeros(2, 2, d_input)
+    with torch.no_grad():
+        model(zeros, dt_scale=dt_scale)
 
 
 def load_model(checkpoint: str | Path) -> SequenceModel:

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from fractal_ssm import UsageError
 from fractal_ssm.config import Config, check_options, compose, to_yaml, validate
-from fractal_ssm.config_errors import explain, packaged_options
+from fractal_ssm.config_errors import explain, explain_position, packaged_options
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -18,7 +18,8 @@ def complaint(*overrides: str, config_dir: Path | None = None) -> str:
     """What the user is told about these overrides."""
     with pytest.raises(Exception) as caught:
         compose(overrides, config_dir=None if config_dir is None else str(config_dir))
-    return explain(caught.value)
+    error = caught.value
+    return (explain_position(error) if type(error) is ValueError else None) or explain(error)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,8 @@ def complaint(*overrides: str, config_dir: Path | None = None) -> str:
         ("optimizer.lr=abc", "Value 'abc' of type 'str' could not be converted to Float"),
         ("optimizer.lr=-1", "optimizer.lr must be at least 0, got -1.0."),
         ("optimizer.betas=[0.9,1.0]", "optimizer.betas takes two numbers in [0, 1)"),
+        ("optimizer.betas.x=3", "'optimizer.betas' is a list, and 'x' is no position in it. Set the whole list"),
+        ("optimizer.betas.7=3", "Error merging override optimizer.betas.7=3\nlist index out of range"),
         ("training.batch_size=0", "training.batch_size must be at least 1, got 0."),
         ("training.max_epochs=null", "Training needs an end"),
         ("scheduler.warmup_fraction=2", "share of the steps in [0, 1], got 2.0"),
@@ -51,6 +54,12 @@ def test_mistakes_on_the_command_line(override, words):
     for part in words.split(" Did you mean "):
         assert part.removesuffix("?") in told
     assert "full_key" not in told and "object_type" not in told
+
+
+def test_other_value_errors_are_not_explained_away():
+    with pytest.raises(ValueError) as caught:
+        int("x")
+    assert explain_position(caught.value) is None
 
 
 def test_two_warmups():
