@@ -147,6 +147,23 @@ class TimeLimit(Callback):
                 )
 
 
+class StepLimit(Callback):
+    """Ends the fit at `steps` optimizer steps by a request to stop, before which lightning validates.
+
+    Its own `max_steps` ends without a validation unless an epoch happens to be over, and the steps since the last one
+    would be in no checkpoint.
+    """
+
+    def __init__(self, steps: int):
+        self._steps = steps
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step >= self._steps:
+            trainer.should_stop = True
+
+
 class ChanceHint(Callback):
     """Says, once, that a binary task has stayed at chance for `steps` steps, and what has helped others."""
 

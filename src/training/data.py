@@ -11,6 +11,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..config import TrainingConfig
+from ..data.base import SPLITS
 from ..errors import UsageError
 from .seeding import derived_seed
 from .tasks import IGNORED
@@ -114,7 +115,13 @@ class EvalSamples(Dataset):
 
 
 def sample_lengths(samples: Dataset) -> np.ndarray:
-    """Length of each sample; of a pair of documents the longer one."""
+    """Length of each sample; of a pair of documents the longer one.
+
+    From the attribute `lengths` of a dataset that has it (`PackedSequences`), else by walking through the samples.
+    """
+    known = getattr(samples, "lengths", None)
+    if known is not None:
+        return np.asarray(known)
     inputs = (samples[index][0] for index in range(len(samples)))
     return np.array([max(map(len, x)) if isinstance(x, tuple) else len(x) for x in inputs])
 
@@ -122,11 +129,9 @@ def sample_lengths(samples: Dataset) -> np.ndarray:
 class Loaders(LightningDataModule):
     """Loaders of a dataset (see data/base.py) for the trainer it is attached to.
 
-    `test_dataloader` holds three, all scored on the selected checkpoint: a fixed draw of training samples, the
-    validation split and the test split (`TEST_PARTS`).
+    `test_dataloader` holds three, in the order of `SPLITS`, all scored on the selected checkpoint: a fixed draw of
+    training samples, the validation split and the test split.
     """
-
-    TEST_PARTS = ("train", "val", "test")
 
     def __init__(self, data: Any, config: TrainingConfig, seed: int):
         super().__init__()
@@ -158,11 +163,9 @@ class Loaders(LightningDataModule):
     def test_dataloader(self) -> list[DataLoader]:
         n_train = len(self._split("train"))
         draw = np.random.default_rng(derived_seed(self._seed, "train-eval")).permutation(n_train)
-        return [
-            self._eval_loader("train", np.sort(draw[: self._config.train_eval_samples])),
-            self.val_dataloader(),
-            self._eval_loader("test", range(len(self._split("test")))),
-        ]
+        indices = {split: range(len(self._split(split))) for split in SPLITS}
+        indices["train"] = np.sort(draw[: self._config.train_eval_samples])
+        return [self._eval_loader(split, indices[split]) for split in SPLITS]
 
     def _eval_loader(self, split: str, indices: Sequence[int]) -> DataLoader:
         lengths = self._split_lengths(split)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,25 +10,27 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from ..config import OptimizerConfig, SchedulerConfig
+from ..data.base import SPLITS, Batch
 from .diagnosis import check_gradients, check_loss
 from .optim import build_optimizer, describe_groups, parameter_groups, parameter_roles
 from .scheduler import schedule
 from .seeding import seed_all
 from .tasks import Result, Tally, score
 
-# Loader index of a test pass -> what it holds (`Loaders.TEST_PARTS`).
-_PARTS = ("train", "val", "test")
 
 
 class Classifier(LightningModule):
     """A model (inputs, lengths) -> logits with its loss, exact accuracies, optimiser and schedule.
 
     Args:
-        model: called with the `inputs` and `lengths` of a batch; retrieval batches hold two documents a target.
+        model: called with the `inputs` and `lengths` of a batch and, where it is scored, the `dt_scale` of the split;
+            retrieval batches hold two documents a target.
         optimizer, scheduler: their configurations.
         seed: of the run; dropout of each step follows from it, the step's place in the run and the process.
         training_steps, steps_per_epoch: optimizer steps, for the schedule.
         run: plain facts of the run, kept in every checkpoint.
+        dt_scales: split -> factor on the model's step when it is scored on that split (`SequenceData.dt_scale`);
+            training is at the model's own step.
     Attributes:
         results: split -> `Result` of the last full pass over it.
     """
@@ -41,14 +44,16 @@ class Classifier(LightningModule):
         training_steps: int,
         steps_per_epoch: int,
         run: dict[str, Any],
+        dt_scales: Mapping[str, float],
     ):
         super().__init__()
         self.model = model
         self.results: dict[str, Result] = {}
         self.groups = parameter_groups(model, optimizer)
         self._optimizer, self._seed, self._run = optimizer, seed, run
+        self._dt_scales = dt_scales
         self._factor = schedule(scheduler, training_steps, steps_per_epoch)
-        self._tallies = {name: Tally() for name in _PARTS}
+        self._tallies = {name: Tally() for name in SPLITS}
 
     def group_facts(self) -> list[dict[str, Any]]:
         """The parameter groups as the record holds them."""
@@ -82,7 +87,7 @@ class Classifier(LightningModule):
         self._tallies["val"] = Tally()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self._tallies["val"].add(score(self.model(batch.inputs, batch.lengths), batch.targets)[1])
+        self._score(batch, "val")
 
     def on_validation_epoch_end(self) -> None:
         self.results["train"] = self._tallies["train"].result()
@@ -91,13 +96,18 @@ class Classifier(LightningModule):
         self.log("val/accuracy", self.results["val"].accuracy, prog_bar=True, logger=False, sync_dist=True)
 
     def on_test_start(self) -> None:
-        self._tallies = {name: Tally() for name in _PARTS}
+        self._tallies = {name: Tally() for name in SPLITS}
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self._tallies[_PARTS[dataloader_idx]].add(score(self.model(batch.inputs, batch.lengths), batch.targets)[1])
+        # The loaders of a test pass come in this order (`Loaders.test_dataloader`).
+        self._score(batch, SPLITS[dataloader_idx])
 
     def on_test_epoch_end(self) -> None:
         self.results = {name: tally.result() for name, tally in self._tallies.items()}
+
+    def _score(self, batch: Batch, split: str) -> None:
+        logits = self.model(batch.inputs, batch.lengths, self._dt_scales[split])
+        self._tallies[split].add(score(logits, batch.targets)[1])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         sums = self._tallies["train"].sums

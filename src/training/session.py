@@ -15,8 +15,9 @@ from rich.console import Console
 from torch import nn
 
 from ..config import Config
+from ..data.base import SPLITS
 from ..errors import UsageError
-from .callbacks import ChanceHint, Checkpoint, Curves, ProgressBar, TimeLimit
+from .callbacks import ChanceHint, Checkpoint, Curves, ProgressBar, StepLimit, TimeLimit
 from .data import Loaders
 from .module import Classifier
 from .record import Metrics, Record, device_name, earlier_parts, environment, peak_memory, write_text
@@ -111,6 +112,8 @@ class Session:
             # After the other, so that what is resumed knows of the best.
             Checkpoint(folder, "last", monitor=None),
         ]
+        if training.max_steps is not None:
+            callbacks.append(StepLimit(training.max_steps))
         if training.max_minutes is not None:
             callbacks.append(TimeLimit(training.max_minutes, self._console))
         if config.trainer.progress_bar:
@@ -118,6 +121,7 @@ class Session:
         self._trainer = make_trainer(config, self.run_dir, callbacks)
         world = self._trainer.world_size
         steps, per_epoch = step_counts(config, self._loaders.batches_per_epoch(world))
+        dt_scales = {split: data.dt_scale(split) for split in SPLITS}
         seed_all(config.seed, "weights")
         self._module = Classifier(
             make_model(),
@@ -127,6 +131,7 @@ class Session:
             steps,
             per_epoch,
             run={"config": asdict(config), "data": facts, "world": world, "steps": steps},
+            dt_scales=dt_scales,
         )
         if self._checkpoint is not None:
             self._continue(self._checkpoint, world, steps)
@@ -134,6 +139,7 @@ class Session:
         self._print(group_table(groups))
         self._record.update(
             data=data.describe(),
+            dt_scales=dt_scales,
             device=device_name(self._trainer.strategy.root_device),
             processes=world,
             parameters=sum(parameter.numel() for parameter in self._module.model.parameters()),
@@ -164,7 +170,7 @@ class Session:
         """Score the selected checkpoint on training samples, the validation and the test split."""
         best = self._best.best_model_path
         if not best:
-            raise UsageError("No validation was run, so there is no checkpoint to test. Train for at least one epoch.")
+            raise RuntimeError("The fit ended without a validation, so there is no checkpoint to test.")
         self._trainer.test(self._module, datamodule=self._loaders, ckpt_path=best, weights_only=True, verbose=False)
         step = load_checkpoint(best)["global_step"]
         self._record.update(

@@ -27,7 +27,8 @@ def group_table(groups: list[Mapping[str, Any]]) -> Table:
 
 def result_table(facts: Mapping[str, Any]) -> Table:
     """The final table, from the facts of the record."""
-    table = Table(title=f"{facts['layer']} on {facts['dataset']}, {facts['selected']}", title_justify="left")
+    title = f"{facts['layer']} on {facts['dataset']} ({_standing(facts['data'])}), {facts['selected']}"
+    table = Table(title=title, title_justify="left")
     for column in ("split", "accuracy", "majority class", "loss", "samples"):
         table.add_column(column, justify="left" if column == "split" else "right")
     for split, result in facts["metrics"].items():
@@ -45,6 +46,13 @@ def result_table(facts: Mapping[str, Any]) -> Table:
     )
     table.caption_justify = "left"
     return table
+
+
+def _standing(data: Mapping[str, Any]) -> str:
+    """Where the data came from, and whether the numbers may stand beside published ones."""
+    # A dataset of somebody else's that claims nothing is not the benchmark.
+    source = data.get("source", "source not told")
+    return f"{source}, the LRA set" if data.get("lra", False) else f"{source}: not the LRA set"
 
 
 def _duration(seconds: float) -> str:

@@ -102,6 +102,13 @@ def test_lengths_of_samples_and_pairs():
     assert sample_lengths([((np.zeros(3), np.zeros(7)), 0)]).tolist() == [7]
 
 
+def test_lengths_that_are_known_are_not_walked_for():
+    class Packed:
+        lengths = np.array([4, 9])
+
+    assert sample_lengths(Packed()).tolist() == [4, 9]
+
+
 def test_derived_seeds_are_apart():
     paths = [("order", 0), ("order", 1), ("step", 0, 1, 0), ("step", 1, 0, 0), ("step", 0, 1, 1), ("weights",)]
     assert len({derived_seed(seed, *path) for seed in (0, 1) for path in paths}) == 2 * len(paths)

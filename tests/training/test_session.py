@@ -16,6 +16,7 @@ from fractal_ssm.train import build_model, run
 from fractal_ssm.training.callbacks import ChanceHint
 from fractal_ssm.training.record import Metrics, Record, earlier_parts, git_commit
 from fractal_ssm.training.resume import load_checkpoint
+from fractal_ssm.training.table import result_table
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,50 @@ def test_time_limit_still_ends_in_a_test(toy_config, tmp_path, capsys):
     assert facts["steps"] == 1 and facts["status"] == "finished"
     assert facts["metrics"]["test"]["samples"] == 21
     assert "training.max_minutes=0 reached at step 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("limit", "epochs"), [(3, None), (8, None), (11, 3)])
+def test_steps_that_end_inside_an_epoch_are_validated_and_kept(toy_config, tmp_path, limit, epochs):
+    """An epoch has 8 steps; a run of fewer, or whose last epoch is cut, ends in a validation all the same."""
+    facts = run(toy_config(f"training.max_steps={limit}", f"training.max_epochs={epochs or 'null'}"), tmp_path)
+    assert facts["steps"] == limit and facts["metrics"]["test"]["samples"] == 21
+    rows = Metrics(tmp_path / "metrics.csv").rows
+    assert [row["step"] for row in rows if row["split"] == "val"] == sorted({min(limit, 8), limit})
+    assert load_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == limit
+
+
+def test_a_split_at_another_rate_is_scored_at_its_time_step(toy_config, tmp_path, monkeypatch):
+    from fractal_ssm.models.backbone import SequenceModel
+
+    seen = {}
+    original = SequenceModel.forward
+
+    def forward(self, inputs, lengths=None, dt_scale=1.0):
+        seen.setdefault((self.training, len(inputs)), set()).add(dt_scale)
+        return original(self, inputs, lengths, dt_scale)
+
+    monkeypatch.setattr(SequenceModel, "forward", forward)
+    options = ("training.max_steps=2", "training.train_eval_samples=5", "training.eval_batch_size=100")
+    facts = run(toy_config("dataset.test_scale=2.0", "dataset.n_test=22", *options), tmp_path)
+    assert facts["dt_scales"] == {"train": 1.0, "val": 1.0, "test": 2.0}
+    # In training, scored samples of training, validation, test; and the trial of two sequences before.
+    assert seen == {(True, 8): {1.0}, (False, 5): {1.0}, (False, 21): {1.0}, (False, 22): {2.0}, (False, 2): {2.0}}
+
+
+def test_a_layer_without_a_time_step_is_told_before_training(toy_config, tmp_path):
+    with pytest.raises(UsageError, match="no step that dt_scale could change"):
+        run(toy_config("dataset.test_scale=2.0", "model=lru"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_table_says_what_the_data_are(finished):
+    def title(**data) -> str:
+        return result_table({**finished[1], "data": data}).title
+
+    assert title(source="stand-in", lra=False).startswith("toy-decay on toy-counts (stand-in: not the LRA set), best")
+    assert "(generated: not the LRA set)" in title(source="generated", lra=False)
+    assert "(generated, the LRA set)" in title(source="generated", lra=True)
+    assert "(source not told: not the LRA set)" in title()
 
 
 def test_limits_and_accumulation(toy_config, tmp_path):

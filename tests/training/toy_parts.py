@@ -68,7 +68,8 @@ class ToyCounts(SequenceData):
 
     n_tokens, n_classes, l_max = 6, 3, 16
 
-    def __init__(self, data_dir: Path, n_train: int = 64, n_val: int = 21, n_test: int = 21):
+    def __init__(self, data_dir: Path, n_train: int = 64, n_val: int = 21, n_test: int = 21, test_scale: float = 1.0):
+        self._test_scale = test_scale
         self._counts = {"train": n_train, "val": n_val, "test": n_test}
 
     def prepare(self) -> None:
@@ -77,5 +78,8 @@ class ToyCounts(SequenceData):
     def split(self, name: str) -> ToySamples:
         return ToySamples(self._counts[name], ["train", "val", "test"].index(name))
 
+    def dt_scale(self, name: str) -> float:
+        return self._test_scale if name == "test" else 1.0
+
     def describe(self) -> dict[str, Any]:
-        return {"name": "toy-counts", "source": "generated", "counts": self._counts, "checksum": "none"}
+        return {"name": "toy-counts", "source": "generated", "lra": False, "counts": self._counts, "checksum": "none"}
