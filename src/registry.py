@@ -30,6 +30,7 @@ class Registry:
 
     def __init__(self, kind: str, package: str):
         self.kind = kind
+        self._article = "An" if kind[0] in "aeiou" else "A"
         self._package = package
         self._parts: dict[str, Callable[..., Any]] = {}
         self._loaded = False
@@ -38,9 +39,15 @@ class Registry:
         """Decorator: make a class or function known as `name`.
 
         Raises:
-            UsageError: another part holds the name, or the signature ends in `**kwargs` (a misspelt option
-                would then be swallowed). Registering the same qualified name again replaces it: notebooks reload.
+            UsageError: a name that is no word, another part holds the name, or the signature ends in `**kwargs` (a
+                misspelt option would then be swallowed). Registering the same qualified name again replaces it:
+                notebooks reload.
         """
+        if not isinstance(name, str) or not name:
+            raise UsageError(
+                f"{self._article} {self.kind} is registered under a name, as in @register_{self.kind}('mine'), "
+                f"got {name!r}."
+            )
 
         def decorate(part: Part) -> Part:
             held = self._parts.get(name)
@@ -77,7 +84,7 @@ class Registry:
                 self.kind,
                 name,
                 self._parts,
-                f"A {self.kind} of your own is found when its module is named in imports=[...] "
+                f"{self._article} {self.kind} of your own is found when its module is named in imports=[...] "
                 f"or as an entry point 'fractal_ssm.{self.kind}s'.",
             )
         return self._parts[name]
@@ -91,10 +98,17 @@ class Registry:
         """Refuse a node whose name or options the part does not have; builds nothing.
 
         Raises:
-            UsageError: no `name`, an unknown name, an unknown option or a missing one.
+            UsageError: not a mapping, no `name`, an unknown name, an unknown option or a missing one.
         """
-        if "name" not in node:
-            raise UsageError(f"A {self.kind} needs a 'name', got {dict(node)}. Known: {', '.join(self.names())}.")
+        if not isinstance(node, Mapping):
+            raise UsageError(
+                f"{self._article} {self.kind} is built from a mapping of 'name' and options, such as "
+                f"{{'name': {str(node)!r}}}, got {node!r}. Known names: {', '.join(self.names())}."
+            )
+        if not isinstance(node.get("name"), str):
+            raise UsageError(
+                f"{self._article} {self.kind} needs a 'name', got {dict(node)}. Known: {', '.join(self.names())}."
+            )
         name, runtime = node["name"], set(runtime)
         allowed = self.options(name, runtime)
         for key in node:

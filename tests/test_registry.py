@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fractal_ssm import UsageError
-from fractal_ssm.registry import Registry, import_plugins
+from fractal_ssm.registry import Registry, alphas, import_plugins
 
 
 @pytest.fixture
@@ -88,3 +88,18 @@ def test_modules_to_import(tmp_path, monkeypatch):
     # A dependency that the plug-in lacks is its own error, shown untouched.
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
         import_plugins(["mine_broken"])
+
+
+def test_a_node_is_a_mapping_and_a_name_a_word(registry):
+    with pytest.raises(UsageError, match=r"mapping of 'name' and options, such as \{'name': 's5'\}, got 's5'"):
+        registry.build("s5", d_model=4)
+    with pytest.raises(UsageError, match="needs a 'name', got {'name': 3}"):
+        registry.build({"name": 3})
+    for name in (3, "", len):
+        with pytest.raises(UsageError, match="registered under a name"):
+            registry.register(name)
+
+
+def test_messages_have_the_right_article():
+    with pytest.raises(UsageError, match="An alpha needs a 'name'"):
+        alphas.build({})
