@@ -12,7 +12,8 @@ from scipy.special import roots_laguerre
 from ..errors import UsageError
 from ..registry import register_measure
 from . import jacobi
-from .measure import Array, NormalForm, Operator, check_order, check_positive
+from .measure import Array, NormalForm, Operator, check_order, check_window
+
 
 @register_measure("legt")
 def legt(N: int, *, theta: float = 1.0) -> Operator:
@@ -22,14 +23,14 @@ def legt(N: int, *, theta: float = 1.0) -> Operator:
 
     Args:
         N: order, 1 .. 1024.
-        theta: length of the window in the unit of time, > 0. The published S4 code has theta = 2.
+        theta: length of the window in the unit of time, 1e-100 .. 1e100. The published S4 code has theta = 2.
     Returns:
         Operator of kind "sliding"; DPLR of rank 2 with purely imaginary Lambda.
     Raises:
         UsageError: N or theta outside its range.
     Source: arXiv 2008.07669, theorem 1, with orthonormal polynomials.
     """
-    N, theta = check_order(N), check_positive("theta", theta)
+    N, theta = check_order(N), check_window(theta)
     h, n = jacobi.norms(N, 0.0), np.arange(N)
     sign = np.where((n[:, None] >= n[None, :]) | ((n[:, None] - n[None, :]) % 2 == 0), 1.0, -1.0)
     A = np.outer(h, h) * sign / theta
@@ -97,14 +98,14 @@ def fourier(N: int, *, theta: float = 1.0) -> Operator:
 
     Args:
         N: order, 1 .. 1024.
-        theta: length of the window in the unit of time, > 0. The published S4 code has theta = 2.
+        theta: length of the window in the unit of time, 1e-100 .. 1e100. The published S4 code has theta = 2.
     Returns:
         Operator of kind "sliding"; DPLR of rank 1 with purely imaginary Lambda.
     Raises:
         UsageError: N or theta outside its range.
     Source: "How to Train Your HiPPO", arXiv 2206.12037 (FouT).
     """
-    N, theta = check_order(N), check_positive("theta", theta)
+    N, theta = check_order(N), check_window(theta)
     frequency, is_cosine = _fourier_layout(N)
     b = np.where(is_cosine, np.where(frequency == 0, 1.0, np.sqrt(2.0)), 0.0)
     rotation = np.zeros((N, N))
@@ -123,6 +124,7 @@ def fourier(N: int, *, theta: float = 1.0) -> Operator:
         cumulative=partial(_fourier_cumulative, N=N),
         quadrature=partial(jacobi.quadrature, alpha=0.0),
         normal_form=NormalForm(np.ones(N), 0.0, 2.0 / theta * rotation, edge, edge),
+        undriven=tuple(np.flatnonzero(~is_cosine & (frequency == 0)).tolist()),
     )
 
 

@@ -6,7 +6,10 @@ import numpy as np
 
 from ..errors import UsageError
 from .diagonal import Diagonal
-from .measure import Array, Operator
+from .measure import Array, Operator, require_operator
+
+# Eigenpairs further than this from the operator belong to another one (another alpha, say).
+_SAME = 1e-6
 
 
 def alpha_derivative(operator: Operator, diagonal: Diagonal) -> tuple[Array, Array, Array]:
@@ -28,9 +31,11 @@ def alpha_derivative(operator: Operator, diagonal: Diagonal) -> tuple[Array, Arr
         modes with imaginary part <= 0 of all three.
     Raises:
         UsageError: the measure has no alpha, or its eigenvectors are not float64's (`fractional`: its eigenvalues
-            are 1 .. N for every alpha, so there is nothing for a diagonal layer to follow).
+            are 1 .. N for every alpha, so there is nothing for a diagonal layer to follow); `diagonal` is not that
+            of `operator`.
     Source: this project; first-order perturbation theory.
     """
+    require_operator(operator, "alpha_derivative")
     if operator.alpha_derivative is None:
         raise UsageError(f"The measure '{operator.name}' has no alpha to differentiate by. Use fractional-tau.")
     if diagonal.arithmetic != "float64" or diagonal.dropped:
@@ -39,6 +44,7 @@ def alpha_derivative(operator: Operator, diagonal: Diagonal) -> tuple[Array, Arr
             f"{diagonal.arithmetic}, method {'normal' if diagonal.dropped else 'direct'}. "
             f"Use fractional-tau or fractional-galerkin with method='direct'."
         )
+    _check_pair(operator, diagonal)
     dA, dB = operator.alpha_derivative()
     V, B_tilde, eigenvalues = diagonal.V, diagonal.B_tilde, -diagonal.Lambda
     gap = eigenvalues[None, :] - eigenvalues[:, None]
@@ -54,3 +60,17 @@ def alpha_derivative(operator: Operator, diagonal: Diagonal) -> tuple[Array, Arr
     turn = (driven - M @ B_tilde).imag / np.where(B_tilde.real > 0, B_tilde.real, 1.0)
     M += np.diag(stretch + 1j * turn)
     return -moved.diagonal(), driven - M @ B_tilde, V @ M
+
+
+def _check_pair(operator: Operator, diagonal: Diagonal) -> None:
+    same = diagonal.V.shape == operator.A.shape
+    if same:
+        pairs = operator.A @ diagonal.V + diagonal.V * diagonal.Lambda
+        inputs = diagonal.V @ diagonal.B_tilde - operator.B
+        same = np.linalg.norm(pairs) <= _SAME * np.linalg.norm(operator.A)
+        same = same and np.linalg.norm(inputs) <= _SAME * np.linalg.norm(operator.B)
+    if not same:
+        raise UsageError(
+            f"The diagonal form given is not that of {operator.label}: its pairs do not satisfy A V = -V diag(Lambda) "
+            f"and V B_tilde = B. Pass diagonalize(operator) of this very operator."
+        )

@@ -9,13 +9,13 @@ import numpy as np
 
 from ..errors import UsageError, unknown
 from .low_rank import require_normal_form, skew_eigensystem
-from .measure import Array, Operator
+from .measure import Array, Operator, check_positive, require_operator
 
 METHODS = ("direct", "normal")
 
 # A reconstruction V Lambda V^-1 further from -A than this is refused (relative Frobenius norm).
 TOLERANCE = 1e-7
-# Modes that no input reaches may be undamped (fourier's sine of frequency 0); they get this share of |A| instead.
+# States that a measure declares undriven (fourier's sine of frequency 0) are undamped; they get this share of |A|.
 DAMPING_FLOOR = 1e-10
 # Multiprecision eigenvectors take about N^3 / 5000 seconds.
 MAX_MULTIPRECISION_ORDER = 32
@@ -38,6 +38,9 @@ class Diagonal:
         arithmetic: "float64"; "closed form", exact eigenvectors rounded once, whose inverse float64 cannot form when
             `condition` is large: use Lambda and B_tilde, not V^-1; or "multiprecision", likewise.
         dropped: what `normal` leaves out, in words; empty for `direct`.
+        mode_error: relative error that rounding leaves in the worst mode: of its B_tilde = w B, a sum that cancels
+            (eps |w| |B| / |w B|), or of the slow eigenvalues (trace of A^-1). `residual` is relative to |A| and sees
+            the fast modes only. At most `tolerance`; 0 where the arithmetic is not float64 or the method not direct.
     """
 
     Lambda: Array
@@ -48,6 +51,7 @@ class Diagonal:
     condition: float
     arithmetic: Literal["float64", "closed form", "multiprecision"]
     dropped: str = ""
+    mode_error: float = 0.0
 
     @property
     def size(self) -> float:
@@ -63,17 +67,20 @@ def diagonalize(operator: Operator, method: str = "direct", tolerance: float = T
         method: "direct", the eigenvectors of A: in closed form for `fractional` and `legs`, else in float64, else
             (N <= 32) in multiprecision. Or "normal", the eigenvectors of the normal part c I + S of the measure's
             normal-plus-low-rank form, with V = D^-1 U, U unitary, dropping P Q^T (S4D-LegS and S5 start this way).
-        tolerance: largest relative error of V diag(Lambda) V^-1 that `direct` lets pass.
+        tolerance: largest relative error of V diag(Lambda) V^-1, and of each mode, that `direct` lets pass.
     Returns:
         Diagonal over all N modes.
     Raises:
-        UsageError: unknown method; eigenvectors dependent to working accuracy; |B_tilde| beyond float64; `normal` for
-            a measure without a normal form or whose normal part is undamped. The message names remedies.
+        UsageError: not an operator; unknown method; eigenvectors dependent to working accuracy; modes that are driven
+            too weakly for float64 (alpha within about 1e-6 of 1); |B_tilde| beyond float64; `normal` for a measure
+            without a normal form or whose normal part is undamped. The message names remedies.
     Source: `normal` at alpha = 0, arXiv 2206.11893; the rest this project, docs/theory.md.
     >>> from fractal_ssm.hippo import operator
     >>> diagonalize(operator("legs", 3)).Lambda.real.tolist()
     [-1.0, -2.0, -3.0]
     """
+    require_operator(operator, "diagonalize")
+    check_positive("tolerance", tolerance)
     if method not in METHODS:
         raise unknown("diagonalisation method", method, METHODS)
     if method == "normal":
@@ -94,6 +101,8 @@ def conjugate_half(diagonal: Diagonal) -> tuple[Array, Array, Array, Array]:
         Lambda (P,), V (N, P), B_tilde (P,) complex, in the order of `diagonal`, and weight (P,) float64: 1 for a
         kept pair (imaginary part < 0), 1/2 for a real eigenvalue. P = N / 2 when every mode has a partner.
     """
+    if not isinstance(diagonal, Diagonal):
+        raise UsageError(f"conjugate_half takes what diagonalize(...) returned, got a {type(diagonal).__name__}.")
     imaginary = diagonal.Lambda.imag
     keep = imaginary <= 0
     weight = np.where(imaginary[keep] == 0, 0.5, 1.0)
@@ -155,7 +164,8 @@ def _closed_form(operator: Operator) -> Diagonal:
 
 
 def _numeric(operator: Operator, tolerance: float) -> Diagonal:
-    A = operator.A
+    driven = operator.driven
+    A, B = operator.A[np.ix_(driven, driven)], operator.B[driven]
     eigenvalues, V = np.linalg.eig(A)
     condition = _condition(V)
     residual = np.inf
@@ -163,12 +173,18 @@ def _numeric(operator: Operator, tolerance: float) -> Diagonal:
         rebuilt = np.linalg.solve(V.T, (V * eigenvalues).T).T
         residual = float(np.linalg.norm(rebuilt - A) / np.linalg.norm(A))
     if residual <= tolerance:
-        return _sorted(operator, eigenvalues, V, np.linalg.solve(V, operator.B), residual, condition, "float64")
+        B_tilde = np.linalg.solve(V, B)
+        _require_decay(eigenvalues, operator.label)
+        mode_error = _mode_error(A, B, eigenvalues, V, B_tilde)
+        if mode_error > tolerance:
+            raise _weak_modes(operator, mode_error, tolerance)
+        return _sorted(operator, eigenvalues, V, B_tilde, residual, condition, "float64", mode_error)
     if operator.N <= MAX_MULTIPRECISION_ORDER:
         from .multiprecision import eigensystem
 
-        eigenvalues, V, B_tilde, residual = eigensystem(A, operator.B)
+        eigenvalues, V, B_tilde, residual = eigensystem(A, B)
         if residual <= tolerance:
+            _require_decay(eigenvalues, operator.label)
             return _sorted(operator, eigenvalues, V, B_tilde, residual, condition, "multiprecision")
     raise UsageError(
         f"The eigenvectors of {operator.label} are dependent to working accuracy: cond(V) = {condition:.1e}, relative "
@@ -178,24 +194,65 @@ def _numeric(operator: Operator, tolerance: float) -> Diagonal:
     )
 
 
-def _sorted(
-    operator: Operator, eigenvalues: Array, V: Array, B_tilde: Array, residual: float, condition: float, arithmetic: str
-) -> Diagonal:
-    V, B_tilde = _normalise(V.astype(complex), B_tilde.astype(complex))
-    Lambda = -eigenvalues.astype(complex)
-    size = np.linalg.norm(operator.A)
-    # Both at once: a small B_tilde alone is only a badly scaled mode.
-    still = (np.abs(B_tilde) <= 1e-12 * np.abs(B_tilde).max()) & (Lambda.real > -DAMPING_FLOOR * size)
-    Lambda[still] = -DAMPING_FLOOR * size + 1j * Lambda[still].imag
-    if not (Lambda.real < 0).all():
+def _mode_error(A: Array, B: Array, eigenvalues: Array, V: Array, B_tilde: Array) -> float:
+    """See `Diagonal.mode_error`; inf for a mode whose B_tilde cancels to nothing."""
+    terms = np.abs(np.linalg.inv(V)) @ np.abs(B)
+    reached = terms > 0
+    with np.errstate(divide="ignore"):
+        weak = np.finfo(float).eps * terms[reached] / np.abs(B_tilde[reached])
+    slow = abs(np.trace(np.linalg.inv(A)) - (1.0 / eigenvalues).sum()) / np.abs(1.0 / eigenvalues).sum()
+    return float(max(slow, weak.max(initial=0.0)))
+
+
+def _weak_modes(operator: Operator, error: float, tolerance: float) -> UsageError:
+    remedy = "method='normal' where the measure has it, or dplr(...)"
+    if "alpha" in operator.options:
+        remedy = f"an alpha further from 1 (up to 0.999 serves up to N = 256), or {remedy}"
+    return UsageError(
+        f"{operator.label} drives or damps some modes so weakly beside the others that float64 leaves them a relative "
+        f"error of {error:.1e}, {tolerance:g} allowed. Use {remedy}; or pass a larger tolerance."
+    )
+
+
+def _require_decay(eigenvalues: Array, label: str) -> None:
+    if not (eigenvalues.real > 0).all():
         raise UsageError(
-            f"{operator.label} is not stable: an eigenvalue of -A has real part {Lambda.real.max():.3g}. "
-            f"The convention is x' = -A x + B u, so A must have its spectrum in the right half plane."
+            f"{label} is not stable: an eigenvalue of -A has real part {-eigenvalues.real.min():.3g}. "
+            f"The convention is x' = -A x + B u, so A must have its spectrum in the right half plane; a state that no "
+            f"input reaches may be undamped when its Operator names it in `undriven`."
         )
+
+
+def _sorted(
+    operator: Operator,
+    eigenvalues: Array,
+    V: Array,
+    B_tilde: Array,
+    residual: float,
+    condition: float,
+    arithmetic: Literal["float64", "multiprecision"],
+    mode_error: float = 0.0,
+) -> Diagonal:
+    """The modes in order, those of undriven states added with the damping floor."""
+    driven = np.flatnonzero(operator.driven)
+    still = np.flatnonzero(~operator.driven)
+    V, B_tilde = _normalise(V.astype(complex), B_tilde.astype(complex))
+    columns = np.zeros((operator.N, operator.N), dtype=complex)
+    columns[driven, : len(driven)] = V
+    columns[still, np.arange(len(driven), operator.N)] = 1.0
+    floor = np.full(len(still), DAMPING_FLOOR * np.linalg.norm(operator.A))
+    Lambda = -np.concatenate([eigenvalues, floor]).astype(complex)
+    B_tilde = np.concatenate([B_tilde, np.zeros(len(still))])
     order = np.lexsort((Lambda.imag, -Lambda.real))
-    residual = max(residual, DAMPING_FLOOR) if still.any() else residual
     return Diagonal(
-        Lambda[order], V[:, order], B_tilde[order], ~still[order], residual, condition, arithmetic
+        Lambda[order],
+        columns[:, order],
+        B_tilde[order],
+        driven=order < len(driven),
+        residual=max(residual, DAMPING_FLOOR) if len(still) else residual,
+        condition=condition,
+        arithmetic=arithmetic,
+        mode_error=mode_error,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import UsageError
-from .measure import Array, NormalForm, Operator
+from .measure import Array, NormalForm, Operator, require_operator
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +55,10 @@ def dplr(operator: Operator) -> Dplr:
     2 for legt and fractional-galerkin.
 
     Raises:
-        UsageError: the measure declares no normal form.
+        UsageError: not an operator, or the measure declares no normal form.
     Source: arXiv 2111.00396, theorem 1, for the classic measures; this project for the fractional ones.
     """
-    form = require_normal_form(operator)
+    form = require_normal_form(require_operator(operator, "dplr"))
     omega, U = skew_eigensystem(form.S)
     adjoint = U.conj().T
     return Dplr(

@@ -86,6 +86,8 @@ class Operator:
         normal_form: the normal-plus-low-rank form of A, None when none is known.
         eigensystem: () -> Eigensystem, None when no closed form is known.
         no_direct: why A cannot be diagonalised directly and what to do instead; empty when it can.
+        undriven: states that no input reaches and no other state sees (fourier's sine of frequency 0): their rows and
+            columns of A and entries of B are zero. Only these may be undamped.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Operator:
     normal_form: NormalForm | None = None
     eigensystem: Callable[[], Eigensystem] | None = None
     no_direct: str = ""
+    undriven: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         n = self.A.shape[0] if self.A.ndim == 2 else -1
@@ -110,12 +113,28 @@ class Operator:
                 f"got {self.A.shape} and {self.B.shape}."
             )
         if not (np.isfinite(self.A).all() and np.isfinite(self.B).all()):
-            raise UsageError(f"The measure '{self.name}' with {dict(self.options)} gives entries that are not finite.")
+            raise UsageError(
+                f"{self.label} has entries of A or B that are not finite numbers. Check the options: float64 holds "
+                f"sizes up to 1e308."
+            )
+        alone = list(self.undriven)
+        if self.A[alone].any() or self.A[:, alone].any() or self.B[alone].any():
+            raise UsageError(
+                f"The measure '{self.name}' names the states {alone} as undriven, so their rows and columns of A and "
+                f"their entries of B must be zero."
+            )
 
     @property
     def N(self) -> int:
         """Order: number of real states."""
         return self.A.shape[0]
+
+    @property
+    def driven(self) -> Array:
+        """(N,) bool, the states that are not `undriven`."""
+        driven = np.ones(self.N, dtype=bool)
+        driven[list(self.undriven)] = False
+        return driven
 
     @property
     def label(self) -> str:
@@ -141,6 +160,20 @@ def operator(name: str, N: int, **options: Any) -> Operator:
     return measures.build({"name": name, **options}, N=N)
 
 
+def require_operator(value: Any, caller: str) -> Operator:
+    """value; UsageError unless it is an Operator (a measure's name alone lacks the order)."""
+    if not isinstance(value, Operator):
+        name = repr(value) if isinstance(value, str) else "name"
+        raise UsageError(
+            f"{caller} takes an operator, got {_described(value)}. Build one first: {caller}(operator({name}, N))."
+        )
+    return value
+
+
+def _described(value: Any) -> str:
+    return repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+
+
 def check_order(N: Any) -> int:
     """N as an int; UsageError unless it is a whole number in 1 .. 1024."""
     if isinstance(N, bool) or not isinstance(N, numbers.Integral) or not 1 <= N <= MAX_ORDER:
@@ -163,3 +196,14 @@ def check_positive(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (0 < value < math.inf):
         raise UsageError(f"{name} must be a positive number, got {value!r}.")
     return float(value)
+
+
+def check_window(value: Any) -> float:
+    """theta, the length of a sliding window, as a float; UsageError unless it is a number in [1e-100, 1e100]."""
+    theta = check_positive("theta", value)
+    if not 1e-100 <= theta <= 1e100:
+        raise UsageError(
+            f"theta must lie between 1e-100 and 1e100, got {value!r}: A has entries of 1 / theta, which leave float64. "
+            f"Choose a unit of time in which the window is nearer to 1."
+        )
+    return theta

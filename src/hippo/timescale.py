@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..errors import UsageError
 from .diagonal import Diagonal
-from .measure import Array, Operator
+from .measure import Array, Operator, check_positive
 
 
 def time_scale(system: Operator | Diagonal | Array) -> float:
@@ -30,13 +32,15 @@ def time_scale(system: Operator | Diagonal | Array) -> float:
     Returns:
         Time, > 0. A step dt makes it time_scale / dt positions.
     Raises:
-        UsageError: a mode that does not decay.
+        UsageError: a mode that does not decay, no modes at all, or something else than the three (a name alone).
     Source: this project; memory(tau) is the linear memory function of White, Lee and Sompolinsky (2004).
     >>> round(time_scale(np.array([-0.5])), 6)
     1.0
     """
     a = _rates(system)
-    if not (len(a) and (a.real > 0).all()):
+    if not len(a):
+        raise UsageError("A time scale needs at least one mode that an input reaches, got none.")
+    if not (np.isfinite(a).all() and (a.real > 0).all()):
         raise UsageError(f"A time scale needs modes that decay, got real parts of Lambda up to {(-a.real).max():.3g}.")
     return float((1.0 / (a[:, None] + a[None, :].conj())).real.sum() / len(a))
 
@@ -54,7 +58,7 @@ def calibrated_range(system: Operator | Diagonal | Array, shortest: float, longe
     Raises:
         UsageError: the two lengths are not positive or not in order.
     """
-    if not 0 < shortest <= longest < np.inf:
+    if check_positive("shortest", shortest) > check_positive("longest", longest):
         raise UsageError(f"Memory lengths must satisfy 0 < shortest <= longest, got {shortest!r} and {longest!r}.")
     unit = time_scale(system)
     return unit / longest, unit / shortest
@@ -62,8 +66,14 @@ def calibrated_range(system: Operator | Diagonal | Array, shortest: float, longe
 
 def _rates(system: Operator | Diagonal | Array) -> Array:
     if isinstance(system, Operator):
-        a = np.linalg.eigvals(system.A)
-        return a[np.abs(a) > 1e-12 * np.linalg.norm(system.A)]
+        driven = system.driven
+        return np.linalg.eigvals(system.A[np.ix_(driven, driven)])
     if isinstance(system, Diagonal):
         return -system.Lambda[system.driven]
-    return -np.atleast_1d(np.asarray(system, dtype=complex))
+    values: Any = np.atleast_1d(np.asarray(system))
+    if values.dtype.kind not in "iufc" or values.ndim != 1:
+        given = repr(system) if isinstance(system, str) else f"{values.dtype} of shape {values.shape}"
+        raise UsageError(
+            f"time_scale takes operator(name, N), diagonalize(...) or an array Lambda of shape (N,), got {given}."
+        )
+    return -values.astype(complex)

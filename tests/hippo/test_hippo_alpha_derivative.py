@@ -46,3 +46,10 @@ def test_what_has_no_derivative_is_refused():
     legs = operator("legs", 4)
     with pytest.raises(UsageError, match="no alpha"):
         alpha_derivative(legs, diagonalize(legs))
+
+
+def test_the_diagonal_form_of_another_operator_is_refused():
+    built = operator("fractional-tau", 8, alpha=0.5)
+    for other in (operator("fractional-tau", 8, alpha=0.4), operator("fractional-tau", 6, alpha=0.5)):
+        with pytest.raises(UsageError, match="not that of fractional-tau"):
+            alpha_derivative(built, diagonalize(other))

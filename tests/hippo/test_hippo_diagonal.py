@@ -247,3 +247,56 @@ def test_imaginary_parts_of_s4d():
         imaginary_parts("line", 2)
     with pytest.raises(UsageError, match="got 0"):
         imaginary_parts("lin", 0)
+
+
+@pytest.mark.parametrize("name", ("fractional-tau", "fractional-galerkin"))
+def test_an_alpha_near_one_is_exact_or_refused(name):
+    # |A| or |B| grows like 1 / (1 - alpha), so the residual, relative to |A|, says nothing about the slow modes.
+    import mpmath
+
+    for gap in (1e-3, 1e-6, 1e-9, 1e-12, 1.2e-16):
+        built = operator(name, 8, alpha=1 - gap)
+        try:
+            found = diagonalize(built)
+        except UsageError as error:
+            assert gap < 1e-5 and "alpha further from 1" in str(error)
+            continue
+        with mpmath.workdps(60):
+            eigenvalues, V = mpmath.eig(mpmath.matrix(built.A.tolist()))
+            B_tilde = mpmath.lu_solve(V, mpmath.matrix(built.B.tolist()))
+            for mode in range(8):
+                here = int(np.argmin([abs(complex(value) + found.Lambda[mode]) for value in eigenvalues]))
+                exact = np.array([complex(V[n, here] * B_tilde[here]) for n in range(8)])
+                # A mode's share of the response, which no scaling of its eigenvector changes.
+                assert relative(found.V[:, mode] * found.B_tilde[mode], exact) < 10 * max(found.mode_error, 1e-12)
+        assert found.driven.all() and found.mode_error <= 1e-7
+
+
+def test_only_a_declared_state_may_be_undamped():
+    found = diagonalize(operator("fourier", 8))
+    assert (~found.driven).sum() == 1 and found.Lambda.real[~found.driven] > -1e-8
+    A, B = np.diag([0.0, 1.0]), np.array([0.0, 1.0])
+    with pytest.raises(UsageError, match="not stable.*undriven"):
+        diagonalize(Operator("mine", A, B))
+    declared = diagonalize(Operator("mine", A, B, undriven=(0,)))
+    np.testing.assert_array_equal(declared.driven, [False, True])
+    np.testing.assert_allclose(declared.V, np.eye(2))
+    with pytest.raises(UsageError, match="must be zero"):
+        Operator("mine", A, np.ones(2), undriven=(0,))
+
+
+def test_a_name_is_no_operator():
+    for call in (diagonalize, dplr):
+        with pytest.raises(UsageError, match=r"got 'legs'.*\(operator\('legs', N\)\)"):
+            call("legs")
+    with pytest.raises(UsageError, match="diagonalize"):
+        conjugate_half(operator("legs", 2))
+    with pytest.raises(UsageError, match="tolerance must be a positive number"):
+        diagonalize(operator("legs", 2), tolerance="tight")
+
+
+@pytest.mark.parametrize("name", ("legt", "fourier"))
+@pytest.mark.parametrize("theta", (1e-320, 1e-200, 1e300))
+def test_windows_outside_float64(name, theta):
+    with pytest.raises(UsageError, match="between 1e-100 and 1e100.*unit of time"):
+        operator(name, 4, theta=theta)

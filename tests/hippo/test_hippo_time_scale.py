@@ -63,3 +63,28 @@ def test_calibrated_range_gives_equal_memory():
         calibrated_range(operator("legs", 4), 10, 1)
     with pytest.raises(UsageError, match="decay"):
         time_scale(np.array([0.0, -1.0]))
+
+
+@pytest.mark.parametrize("alpha", (1 - 1e-6, 1 - 1e-9, 1 - 1e-12))
+def test_slow_modes_count_beside_a_huge_one(alpha):
+    # |A| grows like 1 / (1 - alpha); 1.10383 is the value from eigenvalues in 80 digits, the same for all three.
+    built = operator("fractional-tau", 16, alpha=alpha)
+    assert abs(time_scale(built) - 1.10383) < 2e-6
+    # With every mode let through, its eigenvalues are still the right ones.
+    assert abs(time_scale(diagonalize(built, tolerance=1e3)) - 1.10383) < 2e-6
+
+
+@pytest.mark.parametrize(
+    "call, says",
+    [
+        (lambda: time_scale("legs"), r"operator\(name, N\).*'legs'"),
+        (lambda: time_scale([]), "at least one mode"),
+        (lambda: time_scale(operator("legs", 2).A), r"shape \(2, 2\)"),
+        (lambda: time_scale([-1.0, np.nan]), "decay"),
+        (lambda: time_scale(None), "object"),
+        (lambda: calibrated_range(operator("legs", 4), "ten", 20), "shortest.*'ten'"),
+    ],
+)
+def test_mistakes(call, says):
+    with pytest.raises(UsageError, match=says):
+        call()
