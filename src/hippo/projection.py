@@ -7,6 +7,8 @@ time. Two forms of the state equation:
          r = t[k-1] / t[k]: x_k = r^A x_{k-1} + (I - r^A) A^-1 B u_k;
     lti  x' = -A x + B u, from rest at t = 0: x_k = exp(-dt A) x_{k-1} + (I - exp(-dt A)) A^-1 B u_k. A measure on
          [0, t] then sees the past through s = exp(-lag).
+
+A state is an array and does not carry its form: read a state back with the form it was made with.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 from scipy.linalg import expm
 
 from ..errors import UsageError, unknown
-from .measure import Array, Operator
+from .measure import Array, Operator, check_positive
 from .measure import operator as build
 
 FORMS = ("ltv", "lti")
@@ -41,7 +43,8 @@ def project(
     Returns:
         (L, N) or (L, N, C) float64, the state at each t[k].
     Raises:
-        UsageError: shapes or times that do not fit, an unknown form, "ltv" for a measure that is not on [0, t].
+        UsageError: shapes or times that do not fit, samples that are complex or not finite, an unknown form, "ltv" for
+            a measure that is not on [0, t].
     >>> project(np.ones(3), np.arange(1.0, 4.0), "legs", 2).round(12).tolist()
     [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]
     """
@@ -50,8 +53,9 @@ def project(
     samples = u.reshape(len(u), -1)
     with np.errstate(divide="ignore"):
         steps = np.diff(np.log(t), prepend=-np.inf) if form == "ltv" else _even(np.diff(t, prepend=0.0), t[-1])
-    # A^-1 B, by least squares because fourier has one state that no input reaches.
-    rest = np.linalg.lstsq(system.A, system.B, rcond=None)[0]
+    # A^-1 B; fourier has one state that no input reaches, which stays at zero.
+    driven, rest = system.driven, np.zeros(system.N)
+    rest[driven] = np.linalg.solve(system.A[np.ix_(driven, driven)], system.B[driven])
     x = _march(system, steps, samples, rest)
     return x[:, :, 0] if u.ndim == 1 else x
 
@@ -68,26 +72,27 @@ def true_projection(
     """The projection that the measure defines, x_n(t) = integral u(x(s)) g_n(s) w(s) ds, without any operator.
 
     Args:
-        u: (L,) samples as for `project`, integrated exactly piece by piece; or a function of time, integrated by a
-            Gauss rule of max(200, 4 N) nodes (needs a smooth u).
+        u: (L,) samples as for `project`, integrated exactly piece by piece; or a function of an array of times that
+            returns an array of the same shape, integrated by a Gauss rule of max(200, 4 N) nodes (needs a smooth u).
         t: (L,) times as for `project`; for a function, the times of evaluation.
         measure, N, form, options: as for `project`.
         at: which t to evaluate at, indices into t; all by default (cost L^2 N).
     Returns:
         (len(at), N) float64.
     Raises:
-        UsageError: as `project`; the operator has no basis; a function u and a measure without a Gauss rule.
+        UsageError: as `project`; the operator has no basis; a function u and a measure without a Gauss rule; a
+            function that does not take or return arrays.
     """
     system, form = _resolve(measure, N, form, options)
     _require_basis(system)
-    t = np.asarray(t, dtype=np.float64)
+    t = _check_times(t)
     where = np.arange(len(t)) if at is None else np.arange(len(t))[np.asarray(at)]
     if callable(u):
         if system.quadrature is None:
             raise UsageError(f"{system.label} has no Gauss rule: give u as samples.")
         s, weights = system.quadrature(max(200, 4 * system.N))
         weighted = system.basis(s) * weights
-        return np.stack([weighted @ u(past(system, s, t[k], form)) for k in where])
+        return np.stack([weighted @ _values(u, past(system, s, t[k], form)) for k in where])
     u, t = _check_signal(u, t)
     if u.ndim != 1:
         raise UsageError(f"true_projection takes one signal of shape (L,), got {u.shape}.")
@@ -112,20 +117,23 @@ def reconstruct(
     """The signal that a state stands for: u(times) ~ sum_n x_n g_n(s).
 
     Args:
-        x: (N,) or (N, C), the state at time t.
-        times: (len,) points of the past to read, <= t (and within the window, for a sliding measure).
-        t: time of the state.
-        measure, N, form, options: as for `project`.
+        x: (N,) or, for C != N channels, (N, C): the state at *one* time t, `project(...)[k]`. The trajectory (L, N) that
+            `project` returns is refused, and with it a square (N, N), which could be either.
+        times: number or (len,), points of the past to read, in [0, t] and for a sliding measure in [t - theta, t].
+        t: time of the state, > 0, on the clock that `project` was given.
+        measure, N, options: as for `project`.
+        form: the form that the state was made with. The array does not carry it: a state of project(form="lti") read
+            back with the default "ltv" of a measure on [0, t] gives a wrong signal, and nothing here can tell.
     Returns:
         (len,) or (len, C) float64.
     Raises:
-        UsageError: the operator has no basis, or a state of another order.
+        UsageError: the operator has no basis; a state of another shape, complex or not finite; times outside the
+            range; t that is not a positive number.
     """
     system, form = _resolve(measure, N, form, options)
     _require_basis(system)
-    x = np.asarray(x)
-    if x.shape[0] != system.N:
-        raise UsageError(f"{system.label} reconstructs from a state of shape ({system.N},), got {x.shape}.")
+    x, t = _check_state(x, system), check_positive("t, the time of the state,", t)
+    times = _check_past(times, t, system)
     return np.tensordot(system.basis(coordinate(system, times, t, form)).T, x, axes=1)
 
 
@@ -155,11 +163,30 @@ def scale_invariant_step(Lambda: Array, t_from: Array, t_to: Array) -> tuple[Arr
 
     Args:
         Lambda: (P,) complex, real parts <= 0.
-        t_from, t_to: (L,) times, 0 <= t_from < t_to; t_from = 0 starts from nothing: a = 0, gain = -1 / Lambda.
+        t_from, t_to: (L,) times, 0 <= t_from < t_to; t_from = 0 starts from nothing: a = 0, gain = -1 / Lambda, so
+            there Lambda must not be 0.
     Returns:
         a and gain, (L, P) complex128.
+    Raises:
+        UsageError: shapes that do not fit, values that are not finite, a growing mode, times out of order.
     """
-    start, stop = np.asarray(t_from, dtype=float), np.asarray(t_to, dtype=float)
+    start, stop = _real("t_from", t_from), _real("t_to", t_to)
+    Lambda = np.asarray(Lambda)
+    if Lambda.ndim != 1 or start.ndim != 1 or start.shape != stop.shape:
+        raise UsageError(
+            f"scale_invariant_step takes Lambda (P,) and t_from, t_to of one shape (L,), "
+            f"got {Lambda.shape}, {start.shape} and {stop.shape}."
+        )
+    if Lambda.dtype.kind not in "iufc" or not (np.isfinite(Lambda).all() and (Lambda.real <= 0).all()):
+        raise UsageError("scale_invariant_step takes finite modes Lambda with real parts <= 0, as diagonalize gives.")
+    wrong = np.flatnonzero((start < 0) | (start >= stop))
+    if len(wrong):
+        k = wrong[0]
+        raise UsageError(
+            f"Steps run forward in time, 0 <= t_from < t_to; got t_from[{k}] = {start[k]}, t_to[{k}] = {stop[k]}."
+        )
+    if (start == 0).any() and (Lambda == 0).any():
+        raise UsageError("A mode Lambda = 0 integrates log t, which is infinite from t_from = 0; start at a time > 0.")
     begins = (start == 0)[:, None]
     span = np.log(stop / np.where(start == 0, stop, start))[:, None]
     growth = np.where(begins, -1.0, np.expm1(span * Lambda))
@@ -234,9 +261,71 @@ def _require_basis(system: Operator) -> None:
 
 
 def _check_signal(u: Array, t: Array) -> tuple[Array, Array]:
-    u, t = np.asarray(u, dtype=np.float64), np.asarray(t, dtype=np.float64)
-    if u.ndim not in (1, 2) or t.ndim != 1 or len(t) == 0 or len(u) != len(t):
+    u, t = _real("u", u), _check_times(t)
+    if u.ndim not in (1, 2) or len(u) != len(t):
         raise UsageError(f"A signal is u of shape (L,) or (L, C) with t of shape (L,), got {u.shape} and {t.shape}.")
+    return u, t
+
+
+def _check_times(t: Array) -> Array:
+    t = _real("t", t)
+    if t.ndim != 1 or len(t) == 0:
+        raise UsageError(f"Times t are an array of shape (L,), L >= 1, one for each sample; got shape {t.shape}.")
     if not t[0] > 0 or not (np.diff(t) > 0).all():
         raise UsageError(f"Times must be positive and increasing, t[k] ends the interval of u[k]; got t[0] = {t[0]}.")
-    return u, t
+    return t
+
+
+def _check_state(x: Array, system: Operator) -> Array:
+    x, n = _real("x", x), system.N
+    if x.ndim not in (1, 2) or x.shape[0] != n:
+        raise UsageError(
+            f"{system.label} reconstructs from one state of shape ({n},) or ({n}, C), got {x.shape}. "
+            f"project returns the states of all times: pass one of them, x[k], with t = t[k]."
+        )
+    if x.shape == (n, n) and n > 1:
+        raise UsageError(
+            f"A state of shape {x.shape} may be {n} channels or a trajectory of {n} times. Pass the state of one time, "
+            f"x[k], with t = t[k]; or the channels one by one, x[:, c]."
+        )
+    return x
+
+
+def _check_past(times: Array, t: float, system: Operator) -> Array:
+    times = np.atleast_1d(_real("times", times))
+    oldest = max(0.0, t - system.options["theta"]) if system.kind == "sliding" else 0.0
+    # Clocks are sums or products of steps, right to a few digits of float64.
+    slack = 1e-12 * t
+    if times.ndim != 1 or not ((times >= oldest - slack) & (times <= t + slack)).all():
+        span = f"from {times.min()} to {times.max()}" if times.size else "none"
+        raise UsageError(
+            f"{system.label} at t = {t:g} knows the signal over [{oldest:g}, {t:g}]; "
+            f"got times of shape {times.shape}, {span}. Read inside this range."
+        )
+    return times
+
+
+def _values(u: Callable[[Array], Array], times: Array) -> Array:
+    """u(times), checked to be one real number for each time."""
+    remedy = "u must take an array of times and return an array of its shape, as np.sin does (math.sin does not)"
+    try:
+        values = u(times)
+    except TypeError as error:
+        raise UsageError(f"The function u failed on an array of shape {times.shape}: {error}. {remedy}.") from error
+    values = _real("u(times)", values)
+    if values.shape != times.shape:
+        raise UsageError(f"The function u returned shape {values.shape} for {times.shape} times. {remedy}.")
+    return values
+
+
+def _real(name: str, values: Array) -> Array:
+    """values as float64; UsageError unless they are real, finite numbers."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        hint = " Give real and imaginary part as two channels." if array.dtype.kind == "c" else ""
+        raise UsageError(f"{name} must be an array of real numbers, got {array.dtype}.{hint}")
+    array = array.astype(np.float64)
+    if not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise UsageError(f"{name} must be finite, got {array[where]} at index {where}.")
+    return array

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hippo_cases import GOLDEN, SETTINGS, build, relative, setting_id
@@ -239,8 +241,64 @@ def test_scale_invariant_step_equals_project(alpha):
         (lambda u, t: reconstruct(np.ones(2), t, 1.0, Operator("bare", np.eye(2), np.ones(2))), "no basis"),
         (lambda u, t: true_projection(np.sin, t, "random", 4), "samples"),
         (lambda u, t: true_projection(np.ones((10, 2)), t, "legs", 4), "one signal"),
+        (lambda u, t: true_projection(math.sin, t, "legs", 4), "as np.sin does"),
+        (lambda u, t: true_projection(lambda time: 1.0, t, "legs", 4), r"returned shape \(\)"),
+        (lambda u, t: true_projection(np.sin, 1.0, "legs", 4), r"shape \(L,\)"),
+        (lambda u, t: true_projection(np.sin, -t, "legs", 4), "positive"),
+        (lambda u, t: project(u + 1j, t, "legs", 4), "real numbers, got complex128.*two channels"),
+        (lambda u, t: project(u * np.nan, t, "legs", 4), "u must be finite"),
+        (lambda u, t: project(u, np.append(t[:-1], np.inf), "legs", 4), r"t must be finite, got inf at index \(9,\)"),
+        (lambda u, t: project(u, np.where(t == 3, np.nan, t), "lagt", 4), "t must be finite"),
+        (lambda u, t: project(u, ["a"] * 10, "legs", 4), "real numbers"),
+        (lambda u, t: reconstruct(np.ones(4) + 0j, t, 10.0, "legs", 4), "real numbers"),
+        (lambda u, t: reconstruct(np.ones(4), t, 0.0, "legs", 4), "time of the state, must be a positive"),
+        (lambda u, t: reconstruct(np.ones(4), t, -1.0, "lagt", 4), "time of the state, must be a positive"),
+        (lambda u, t: reconstruct(np.ones(4), [11.0], 10.0, "legs", 4), r"over \[0, 10\].*from 11.0"),
+        (lambda u, t: reconstruct(np.ones(4), [-0.1], 10.0, "legs", 4, form="lti"), r"over \[0, 10\]"),
+        (lambda u, t: reconstruct(np.ones(4), [7.9], 10.0, "legt", 4, theta=2.0), r"over \[8, 10\]"),
+        (lambda u, t: reconstruct(np.ones(4), [-0.5], 1.0, "fourier", 4, theta=2.0), r"over \[0, 1\]"),
+        (lambda u, t: reconstruct(project(u, t, "legs", 4), t, 10.0, "legs", 4), r"all times: pass one of them, x\[k\]"),
+        (lambda u, t: reconstruct(project(u, t, "legs", 10), t, 10.0, "legs", 10), r"\(10, 10\) may be 10 channels"),
     ],
 )
 def test_mistakes(call, says):
     with pytest.raises(UsageError, match=says):
         call(np.ones(10), np.arange(1.0, 11.0))
+
+
+@pytest.mark.parametrize(
+    "t_from, t_to, says",
+    [
+        ([2.0], [1.0], "0 <= t_from < t_to"),
+        ([0.0], [0.0], "0 <= t_from < t_to"),
+        ([-1.0], [1.0], r"t_from\[0\] = -1.0"),
+        ([1.0], [np.inf], "t_to must be finite"),
+        (1.0, 2.0, "one shape"),
+        ([1.0, 2.0], [3.0], "one shape"),
+    ],
+)
+def test_steps_that_run_backwards(t_from, t_to, says):
+    with pytest.raises(UsageError, match=says):
+        scale_invariant_step(np.array([-1.0]), np.asarray(t_from), np.asarray(t_to))
+    with pytest.raises(UsageError, match="real parts <= 0"):
+        scale_invariant_step(np.array([1.0]), np.array([1.0]), np.array([2.0]))
+    with pytest.raises(UsageError, match="integrates log t"):
+        scale_invariant_step(np.array([0.0]), np.array([0.0]), np.array([2.0]))
+
+
+def test_the_ends_of_the_past_can_be_read_and_channels_too():
+    t = np.cumsum(np.full(30, 0.1))
+    assert reconstruct(np.eye(4)[0], [0.0, t[-1]], t[-1], "legs", 4).shape == (2,)
+    assert reconstruct(np.ones((4, 3)), t, t[-1], "legs", 4).shape == (30, 3)
+    assert reconstruct(np.ones(4), t[-1] - 2.0, t[-1], "legt", 4, theta=2.0).shape == (1,)
+    assert reconstruct(np.ones((1, 1)), t, t[-1], "legs", 1).shape == (30, 1)
+
+
+@pytest.mark.parametrize("name", ("fractional-tau", "fractional-galerkin", "fractional"))
+@pytest.mark.parametrize("gap", (1e-6, 1e-12, 1.2e-16))
+def test_rest_is_exact_beside_a_huge_mode(name, gap):
+    # |A| grows like 1 / (1 - alpha); a cut of small singular values would lose the slow states.
+    built = operator(name, 8, alpha=1 - gap)
+    rest = project(np.ones(1), np.ones(1), built)[0]
+    slack = 1e-14 * (np.abs(built.A) @ np.abs(rest) + np.abs(built.B))
+    assert (np.abs(built.A @ rest - built.B) <= slack).all() and np.abs(rest).max() > 0.5
