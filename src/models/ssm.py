@@ -92,9 +92,9 @@ class DiagonalSSM(StatefulLayer):
         return y.to(u.dtype), x_last
 
     def _advance(self, parts: StepMatrices, u: Tensor, state: Any) -> tuple[Tensor, Any]:
-        Bu = torch.view_as_complex((u @ parts.input).view(u.shape[0], -1, 2))
+        Bu = torch.view_as_complex((u @ parts.input).view(u.shape[0], self.n_modes, 2))
         x = torch.addcmul(Bu if parts.gain is None else parts.gain * Bu, parts.Lambda, state)
-        return torch.addmm(self.D * u, torch.view_as_real(x).view(u.shape[0], -1), parts.output), x
+        return torch.addmm(self.D * u, torch.view_as_real(x).view(u.shape[0], 2 * self.n_modes), parts.output), x
 
     def _run(
         self,

@@ -19,12 +19,12 @@ _TRUNCATED_STD = 0.87962566103423978
 def lecun_normal(shape: tuple[int, ...], fan_in: int) -> Tensor:
     """Float64 draws of variance 1 / fan_in from a normal distribution cut off at two of its standard deviations."""
     std = math.sqrt(1.0 / fan_in) / _TRUNCATED_STD
-    return torch.nn.init.trunc_normal_(torch.empty(shape, dtype=torch.float64), std=std, a=-2 * std, b=2 * std)
+    return torch.nn.init.trunc_normal_(torch.empty(shape, dtype=torch.float64, device="cpu"), std=std, a=-2 * std, b=2 * std)
 
 
 def complex_normal(shape: tuple[int, ...], variance: float = 1.0) -> Tensor:
     """Complex128 draws with E|z|^2 = variance, half of it in each part."""
-    return math.sqrt(variance) * torch.randn(shape, dtype=torch.complex128)
+    return math.sqrt(variance) * torch.randn(shape, dtype=torch.complex128, device="cpu")
 
 
 def unit_rms(values: np.ndarray) -> np.ndarray:
@@ -75,7 +75,12 @@ def log_steps(n_modes: int, dt_min: float, dt_max: float) -> Tensor:
     if not 0 < dt_min <= dt_max < math.inf:
         raise UsageError(f"The steps need 0 < dt_min <= dt_max, got dt_min={dt_min}, dt_max={dt_max}.")
     low, high = math.log(dt_min), math.log(dt_max)
-    return low + (high - low) * torch.rand(n_modes, dtype=torch.float64)
+    return low + (high - low) * torch.rand(n_modes, dtype=torch.float64, device="cpu")
+
+
+def feedthrough(d_model: int) -> Tensor:
+    """(H,) float64 D, standard normal."""
+    return torch.randn(d_model, dtype=torch.float64, device="cpu")
 
 
 def check_choice(option: str, given: str, allowed: tuple[str, ...]) -> None:

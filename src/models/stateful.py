@@ -11,40 +11,51 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..ops.transforms import transform_active
 from .base import SequenceLayer, check_lengths
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 class StepCache:
-    """What a step is made of, and whether the parameters that it came from have changed since.
+    """What a step is made of, and whether the tensors and options that it came from are still the same.
 
-    In-place writes show in a parameter's version, replaced ones in its identity or address. Writes through `.data`
-    leave no such trace, so a sample of every parameter's values is compared as well.
+    In-place writes show in a tensor's version and replaced ones in identity or address, but writes through `.data` or
+    numpy leave no trace, so every value is compared with a copy.
     """
 
-    _SAMPLES = 32
-
-    def __init__(self, parameters: Mapping[str, nn.Parameter | None], parts: Any):
+    def __init__(self, tensors: Mapping[str, Tensor], options: Mapping[str, Any], parts: Any):
         self.parts = parts
-        self._seen = []
-        for name, parameter in parameters.items():
-            if parameter is not None:
-                flat = parameter.detach().reshape(-1)
-                view = flat[:: max(1, flat.numel() // self._SAMPLES)]
-                self._seen.append((name, parameter, parameter._version, parameter.data_ptr(), view, view.clone()))
+        self._options = dict(options)
+        # What was computed in inference mode can never be part of a graph.
+        self._inference = torch.is_inference_mode_enabled()
+        self._seen = {name: (t, t._version, t.data_ptr(), _Watched(t)) for name, t in tensors.items()}
 
-    def holds(self, parameters: Mapping[str, nn.Parameter | None]) -> bool:
-        """Whether the parts still belong to these parameters."""
-        for name, parameter, version, address, view, sample in self._seen:
-            if (
-                parameters[name] is not parameter
-                or parameter._version != version
-                or parameter.data_ptr() != address
-                or not torch.equal(view, sample)
-            ):
+    def holds(self, tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> bool:
+        """Whether the parts still belong to these tensors and options, and may be used here."""
+        if self._inference and not torch.is_inference_mode_enabled():
+            return False
+        if self._options != options or self._seen.keys() != tensors.keys():
+            return False
+        for name, tensor in tensors.items():
+            seen, version, address, watched = self._seen[name]
+            if tensor is not seen or tensor._version != version or tensor.data_ptr() != address or watched.changed():
                 return False
         return True
+
+
+class _Watched:
+    """The memory of a tensor, and a copy to compare it with."""
+
+    def __init__(self, tensor: Tensor):
+        view = tensor.detach()
+        self._on_cpu = view.device.type == "cpu"
+        # Bytes of contiguous memory compare ten times faster than torch.equal does; other memory compares as changed.
+        self._view = memoryview(view.numpy()) if self._on_cpu else view
+        self._copy = bytearray(view.numpy().tobytes()) if self._on_cpu else view.clone()
+
+    def changed(self) -> bool:
+        return self._copy != self._view if self._on_cpu else not torch.equal(self._copy, self._view)
 
 
 class StatefulLayer(SequenceLayer):
@@ -53,7 +64,7 @@ class StatefulLayer(SequenceLayer):
     A subclass says what a step is made of (`_build_step`) and how it is taken (`_advance`).
 
     Precision: parameters stay in float32 (or float64) under autocast and after `module.bfloat16()` or `.half()`, which
-    only move them. A 16-bit u is computed in the parameters' precision and y is returned in u's dtype.
+    only move them, and where the default dtype has 16 bits. A 16-bit u is computed in the parameters' precision and y is returned in u's dtype.
 
     Args:
         d_model: H.
@@ -100,11 +111,22 @@ class StatefulLayer(SequenceLayer):
         return torch.zeros(batch_size, *self._state_shape, dtype=self.D.dtype.to_complex(), device=self.D.device)
 
     def _step_parts(self) -> Any:
-        trained = torch.is_grad_enabled() and any(p.requires_grad for p in self._parameters.values() if p is not None)
-        if trained or torch.compiler.is_compiling() or self.D.is_inference():
+        # Under a parametrization the tensors that count are made anew at every access.
+        if torch.compiler.is_compiling() or "parametrizations" in self._modules or transform_active():
             return self._build_step()
-        if self._step_cache is None or not self._step_cache.holds(self._parameters):
-            self._step_cache = StepCache(self._parameters, self._build_step())
+        # Plain attributes too: options, and tensors that pruning or weight normalisation put in a parameter's place.
+        tensors = {name: value for name, value in self._parameters.items() if value is not None}
+        options = {}
+        for name, value in self.__dict__.items():
+            if isinstance(value, (bool, int, float, str)):
+                options[name] = value
+            elif isinstance(value, Tensor):
+                tensors[name] = value
+        trained = torch.is_grad_enabled()
+        if any((trained and tensor.requires_grad) or tensor.is_inference() for tensor in tensors.values()):
+            return self._build_step()
+        if self._step_cache is None or not self._step_cache.holds(tensors, options):
+            self._step_cache = StepCache(tensors, options, self._build_step())
         return self._step_cache.parts
 
     def _as_computed(self, u: Tensor) -> Tensor:
@@ -158,10 +180,16 @@ class StatefulLayer(SequenceLayer):
 
 
 def real_parameter(values: Tensor) -> nn.Parameter:
-    """A parameter of the default dtype with storage of its own; complex values get a last axis (re, im)."""
+    """A parameter with storage of its own; complex values get a last axis (re, im).
+
+    It has the default dtype, but float32 where that has 16 bits, and lies on the default device. Layers draw their
+    values on the CPU, so that a seed gives the same ones whatever the device.
+    """
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
-    return nn.Parameter(values.detach().to(torch.get_default_dtype()).clone(memory_format=torch.contiguous_format))
+    dtype = torch.get_default_dtype()
+    values = values.detach().to(torch.float32 if dtype in _LOW_PRECISION else dtype)
+    return nn.Parameter(values.clone(memory_format=torch.contiguous_format).to(torch.get_default_device()))
 
 
 def full_precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:

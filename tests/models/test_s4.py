@@ -1,5 +1,6 @@
 """S4: published starts, every way to the kernel against a dense float64 system, folding, precision, refusals."""
 
+import copy
 import math
 from pathlib import Path
 
@@ -105,8 +106,7 @@ def test_folding_changes_the_parameter_and_not_the_function():
     torch.manual_seed(0)
     plain = S4(3, 8).double()
     folded = S4(3, 8, fold_length=20).double()
-    state = plain.state_dict()
-    folded.load_state_dict(state)
+    folded.load_state_dict({**plain.state_dict(), "folded_at": torch.tensor(20)})
     folded.fold(plain.C.detach())
     assert not torch.allclose(folded.C, plain.C)
     for length in (7, 20, 33):
@@ -156,3 +156,23 @@ def test_extremes_stay_finite(name, value):
 def test_refusals(options, words):
     with pytest.raises(UsageError, match=words):
         S4(**{"d_model": 4, "d_state": 8, **options})
+
+
+@torch.no_grad()
+def test_weights_bring_their_fold_length_along():
+    u = torch.randn(2, 12, 4, dtype=torch.float64)
+    for trained, other in ((8, 20), (8, None), (None, 8)):
+        source, target = S4(4, 8, fold_length=trained).double(), S4(4, 8, fold_length=other).double()
+        target.load_state_dict(source.state_dict(), strict=True)
+        assert target.fold_length == trained
+        torch.testing.assert_close(target(u)[0], source(u)[0], rtol=1e-12, atol=1e-12)
+        again = copy.deepcopy(target)
+        again.load_state_dict(S4(4, 8, fold_length=5).double().state_dict())
+        assert (again.fold_length, target.fold_length) == (5, trained)
+
+
+def test_a_step_of_zero_is_refused():
+    layer = S4(4, 8)
+    for scale in (torch.tensor(0.0), torch.tensor([1.0, 0.0])):
+        with pytest.raises(UsageError, match="dt_scale of 0"):
+            layer(torch.ones(2, 5, 4), dt_scale=scale)

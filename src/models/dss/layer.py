@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ... import hippo
 from ...ops.vandermonde import check_backend
 from ...registry import register_layer
-from ..siso import SISOLayer, initial_steps, keep_softmax_length, step_size
+from ..siso import SISOLayer, initial_steps, keep_length, step_size
 from ..ssm_init import check_sizes
 from ..stateful import real_parameter
 from .system import SoftmaxSystem
@@ -65,14 +65,16 @@ class DSS(SISOLayer):
         check_sizes("DSS", d_model=d_model, d_state=d_state)
         check_backend(backend)
         super().__init__(d_model, bidirectional, state_shape=(d_model, d_state))
-        keep_softmax_length(self, l_max)
+        keep_length(self, "l_max", l_max, "softmax_length")
         self.backend = backend
         imag = torch.from_numpy(hippo.imaginary_parts("legs", d_state))
         self.Lambda_re: nn.Parameter = real_parameter(torch.full_like(imag, -0.5))
         self.Lambda_im: nn.Parameter = real_parameter(imag)
         self.log_dt: nn.Parameter = real_parameter(initial_steps(d_model, dt_min, dt_max, "exp"))
         directions = 2 if bidirectional else 1
-        self.C: nn.Parameter = real_parameter(torch.randn(directions, d_model, d_state, 2, dtype=torch.float64))
+        self.C: nn.Parameter = real_parameter(
+            torch.randn(directions, d_model, d_state, 2, dtype=torch.float64, device="cpu")
+        )
 
     @property
     def causal(self) -> bool:

@@ -100,4 +100,4 @@ def listed(K: int, values: Sequence[float]) -> np.ndarray:
 def uniform(K: int, low: float = 0.0, high: float = 0.9) -> np.ndarray:
     """Independent uniform draws from [low, high), ascending; torch's seed decides them."""
     low, high = _number(low), _number(high)
-    return low + (high - low) * np.sort(torch.rand(K, dtype=torch.float64).numpy())
+    return low + (high - low) * np.sort(torch.rand(K, dtype=torch.float64, device="cpu").numpy())

@@ -73,7 +73,8 @@ class FractalConv(DiagonalSISO):
         Lambda, B = _rows(bank)
         inv_dt = initial_steps(d_model, dt_min, dt_max, "exp")
         if dt == "calibrated":
-            inv_dt += torch.tensor([math.log(block.time_scale) for block in bank]).double().repeat(d_model // n_alphas)
+            scales = np.array([math.log(block.time_scale) for block in bank])
+            inv_dt += torch.from_numpy(np.tile(scales, d_model // n_alphas))
         super().__init__(
             d_model,
             torch.from_numpy(Lambda),

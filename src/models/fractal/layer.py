@@ -15,7 +15,16 @@ from ...ops.discretize import check_method, discretize
 from ...registry import register_layer
 from ..base import broadcast_dt_scale
 from ..ssm import DiagonalSSM, StepMatrices
-from ..ssm_init import check_C_init, check_choice, check_sizes, complex_normal, lecun_normal, log_steps, output_matrix
+from ..ssm_init import (
+    check_C_init,
+    check_choice,
+    check_sizes,
+    complex_normal,
+    feedthrough,
+    lecun_normal,
+    log_steps,
+    output_matrix,
+)
 from ..stateful import full_precision, real_parameter
 from .alpha import Node
 from .bank import filter_bank, starting_alphas
@@ -121,7 +130,7 @@ class Fractal(DiagonalSSM):
         super().__init__(
             B=_input_matrix(B_init, bank, d_model, weighted=family is None),
             C=C[0],
-            D=torch.randn(d_model, dtype=torch.float64),
+            D=feedthrough(d_model),
             C_backward=C[1] if bidirectional else None,
         )
         self.measure, self.time, self.discretization = parsed, time, discretization
@@ -135,7 +144,8 @@ class Fractal(DiagonalSSM):
         if time == "lti":
             log_dt = log_steps(n_modes, dt_min, dt_max)
             if dt == "calibrated":
-                log_dt += torch.cat([torch.full((len(b.Lambda),), math.log(b.time_scale)).double() for b in bank])
+                scales = np.repeat([math.log(b.time_scale) for b in bank], [len(b.Lambda) for b in bank])
+                log_dt += torch.from_numpy(scales)
             self.log_dt = real_parameter(log_dt)
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import UsageError
 from ...registry import register_layer
 from ..ssm import DiagonalSSM
-from ..ssm_init import check_sizes, complex_normal
+from ..ssm_init import check_sizes, complex_normal, feedthrough
 from ..stateful import real_parameter
 
 
@@ -56,7 +56,7 @@ class LRU(DiagonalSSM):
         super().__init__(
             B=complex_normal((d_state, d_model), variance=1 / d_model),
             C=C[0],
-            D=torch.randn(d_model, dtype=torch.float64),
+            D=feedthrough(d_model),
             C_backward=C[1] if bidirectional else None,
             conj_sym=False,
         )
@@ -88,7 +88,7 @@ def _ring(n: int, r_min: float, r_max: float, max_phase: float) -> tuple[Tensor,
     """(n,) float64 nu_log, theta_log, gamma_log of eigenvalues uniform on a ring of the complex plane."""
     # Kept off 0 and 1, whose logarithms are infinite.
     tiny = torch.finfo(torch.float32).eps
-    squared = torch.rand(n, dtype=torch.float64) * (r_max**2 - r_min**2) + r_min**2
+    squared = torch.rand(n, dtype=torch.float64, device="cpu") * (r_max**2 - r_min**2) + r_min**2
     squared = squared.clamp(tiny, 1 - tiny)
-    phase = max_phase * torch.rand(n, dtype=torch.float64).clamp(min=tiny)
+    phase = max_phase * torch.rand(n, dtype=torch.float64, device="cpu").clamp(min=tiny)
     return torch.log(-0.5 * torch.log(squared)), torch.log(phase), 0.5 * torch.log1p(-squared)

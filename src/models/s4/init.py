@@ -98,7 +98,7 @@ def _published(name: str, d_state: int) -> LowRankModes:
     if operator.name == "fourier":
         # The pair at frequency zero has no phase of its own: cosine and sine of frequency 0 are taken together.
         V[:, -1] = 0
-        V[:2, -1] = torch.tensor([1, 1j], dtype=V.dtype) / 2**0.5
+        V[:2, -1] = torch.tensor([1, 1j], dtype=V.dtype, device=V.device) / 2**0.5
     P = V.mH @ torch.from_numpy(exact.V @ exact.P)
     B = V.mH @ torch.from_numpy(operator.B).to(V.dtype)
     real = torch.full_like(omega, -exact.Lambda[0].real).clamp(min=FLOOR)

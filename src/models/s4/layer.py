@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ...errors import UsageError
 from ...ops.cauchy import check_backend
 from ...registry import register_layer
-from ..siso import SISOLayer, check_copies, initial_steps, step_size
+from ..siso import SISOLayer, check_copies, initial_steps, keep_length, step_size
 from ..ssm_init import check_choice, check_sizes, complex_normal
 from ..stateful import full_precision, real_parameter
 from .init import initial_low_rank
@@ -39,16 +40,20 @@ class S4(SISOLayer):
         bidirectional: add a kernel for the future, with a C of its own.
         dt_transform: "exp" (the papers) or "softplus" (the published code since version 4).
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
-        fold_length: F above; None trains C.
+        fold_length: F above; None trains C. It is kept in the state dict as `folded_at` (0 for None), since it says what
+            C means, and loading weights sets it.
         backend: how the kernel is computed: "powers" (matrix powers), "cauchy" (sums over poles), "keops" (the same,
             compiled by KeOps), or "auto": powers, but cauchy where C is folded, which then needs no powers.
     Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), P and, where it differs, Q
-        (rank, n_ssm, P, 2), C (directions, H, P, 2), D (H,).
+        (rank, n_ssm, P, 2), C (directions, H, P, 2), D (H,). Buffer: folded_at ().
+    A scale `dt_scale` of 0 is refused: the low-rank form divides by the step. Derivatives of `cauchy` and `keops` are
+    first ones only.
     Raises:
         UsageError: sizes that do not divide, unknown names, an impossible step range.
     Source: arXiv 2111.00396, 2206.12037; parametrisation and initial distributions as in the published code.
     """
 
+    fold_length: int | None
     roles: ClassVar[dict[str, str]] = {
         **SISOLayer.roles,
         "inv_dt": "dt",
@@ -78,14 +83,12 @@ class S4(SISOLayer):
         check_choice("backend of S4", backend, BACKENDS)
         if backend == "keops":
             check_backend(backend)
-        if fold_length is not None:
-            check_sizes("S4", fold_length=fold_length)
         modes = initial_low_rank(init, d_state)
         n_modes = d_state // 2
         super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes))
         self.dt_transform = dt_transform
-        self.fold_length = fold_length
-        self.backend = backend if backend != "auto" else ("powers" if fold_length is None else "cauchy")
+        keep_length(self, "fold_length", fold_length, "folded_at")
+        self.backend = backend
         self.inv_dt: nn.Parameter = real_parameter(initial_steps(d_model, dt_min, dt_max, dt_transform))
         self.A_real: nn.Parameter = real_parameter(torch.log(-modes.Lambda.real).repeat(n_ssm, 1))
         self.A_imag: nn.Parameter = real_parameter(-modes.Lambda.imag.repeat(n_ssm, 1))
@@ -95,6 +98,12 @@ class S4(SISOLayer):
         self.C: nn.Parameter = real_parameter(complex_normal((2 if bidirectional else 1, d_model, n_modes)))
         if fold_length is not None:
             self.fold(self.C.detach())
+
+    @property
+    def _backend(self) -> str:
+        if self.backend == "auto":
+            return "powers" if self.fold_length is None else "cauchy"
+        return self.backend
 
     @property
     def dt(self) -> Tensor:
@@ -116,6 +125,8 @@ class S4(SISOLayer):
 
     def system(self, dt_scale: float | Tensor = 1.0) -> LowRankSystem:
         """The discrete system; see `SISOLayer.system`."""
+        if isinstance(dt_scale, Tensor) and dt_scale.device.type == "cpu" and dt_scale.item() == 0:
+            raise UsageError("S4 takes no dt_scale of 0: its low-rank form divides by the step. Drop such samples.")
         C = torch.view_as_complex(self.C.double())
         if self.fold_length is None or (not isinstance(dt_scale, Tensor) and dt_scale == 1.0):
             return self._system_of(C, dt_scale, self.fold_length)
@@ -135,7 +146,7 @@ class S4(SISOLayer):
             dt=self.dt * dt_scale,
             dtype=self.D.dtype.to_complex(),
             fold_length=fold_length,
-            backend=self.backend,
+            backend=self._backend,
         )
 
     def extra_repr(self) -> str:

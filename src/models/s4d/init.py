@@ -15,6 +15,8 @@ from ..ssm_init import unit_rms
 
 PUBLISHED = ("lin", "inv", "inv2", "quad", "legs", "real", "rand")
 
+_ON_CPU: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
+
 
 class Modes(NamedTuple):
     """Lambda (P,) with Re < 0 and Im <= 0, and B (P,): complex128. Twice the real part of a sum over them is meant."""
@@ -51,11 +53,11 @@ def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str = "no
     if d_state < 2 or d_state % 2:
         raise UsageError(f"init='{init}' makes conjugate pairs, so d_state must be even and >= 2, got {d_state}.")
     n = d_state // 2
-    real, B = torch.full((n,), 0.5, dtype=torch.float64), torch.ones(n, dtype=torch.complex128)
+    real, B = torch.full((n,), 0.5, **_ON_CPU), torch.ones(n, dtype=torch.complex128, device="cpu")
     if init == "real":
-        real, imag = torch.arange(1, n + 1, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
+        real, imag = torch.arange(1, n + 1, **_ON_CPU), torch.zeros(n, **_ON_CPU)
     elif init == "rand":
-        imag = torch.randn(n, dtype=torch.float64).exp()
+        imag = torch.randn(n, **_ON_CPU).exp()
     elif init == "legs":
         Lambda, B = published_legs(d_state)
         real, imag = -Lambda.real, -Lambda.imag

@@ -13,7 +13,7 @@ from ...errors import UsageError
 from ...ops.discretize import check_method, discretize
 from ...registry import register_layer
 from ..ssm import DiagonalSSM
-from ..ssm_init import check_C_init, check_sizes, lecun_normal, log_steps, output_matrix
+from ..ssm_init import check_C_init, check_sizes, feedthrough, lecun_normal, log_steps, output_matrix
 from ..stateful import real_parameter
 
 # Largest real part that `clip_eigs` lets an eigenvalue have.
@@ -70,7 +70,7 @@ class S5(DiagonalSSM):
         super().__init__(
             B=B,
             C=C[0],
-            D=torch.randn(d_model, dtype=torch.float64),
+            D=feedthrough(d_model),
             C_backward=C[1] if bidirectional else None,
             conj_sym=conj_sym,
         )

@@ -13,7 +13,7 @@ from ...ops.vandermonde import check_backend
 from ..ssm_init import check_choice, complex_normal
 from ..stateful import real_parameter
 from .layer import SISOLayer
-from .parameters import dss_input, keep_softmax_length, step_size
+from .parameters import dss_input, keep_length, step_size
 from .system import DiagonalSystem
 
 DISCRETIZATIONS = ("zoh", "bilinear", "dss")
@@ -73,7 +73,7 @@ class DiagonalSISO(SISOLayer):
         self.discretization = discretization
         self.dt_transform = dt_transform
         if discretization == "dss":
-            keep_softmax_length(self, l_max)
+            keep_length(self, "l_max", l_max, "softmax_length")
         self.backend = backend
         self.inv_dt: nn.Parameter = real_parameter(inv_dt)
         self.A_real: nn.Parameter = real_parameter(torch.log(-Lambda.real))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...errors import UsageError
 from ...ops.convolution import convolve
 from ..base import broadcast_dt_scale, valid_mask
+from ..ssm_init import feedthrough
 from ..stateful import StatefulLayer, full_precision, real_parameter
 from .system import System
 
@@ -35,7 +36,7 @@ class SISOLayer(StatefulLayer):
 
     def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...]):
         super().__init__(d_model, bidirectional, state_shape)
-        self.D: nn.Parameter = real_parameter(torch.randn(d_model, dtype=torch.float64))
+        self.D: nn.Parameter = real_parameter(feedthrough(d_model))
 
     @abstractmethod
     def system(self, dt_scale: float | Tensor = 1.0) -> System:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -50,21 +52,26 @@ def check_copies(layer: str, d_model: int, n_ssm: int | None) -> int:
     return n_ssm
 
 
-def keep_softmax_length(layer: nn.Module, l_max: int | None) -> None:
-    """Give a layer `l_max` and put it into the state dict, as `softmax_length` (0 for None).
+def keep_length(layer: nn.Module, name: str, length: int | None, entry: str) -> None:
+    """Set the attribute `name` of a layer to a length and put it into the state dict, as `entry` (0 for None).
 
-    What a softmax kernel computes depends on the number of positions that it runs over, so this number belongs to the
-    weights: loading them sets it, whatever the layer was built with.
+    For a number of positions that decides what the weights compute, such as those that a softmax runs over: it belongs
+    to the weights, so loading them sets it, whatever the layer was built with.
+
+    Raises:
+        UsageError: a length that is no integer >= 1.
     """
-    if l_max is not None:
-        check_sizes(type(layer).__name__, l_max=l_max)
-    layer.register_buffer("softmax_length", torch.tensor(l_max or 0))
-    layer.register_load_state_dict_post_hook(_read_softmax_length)
-    _read_softmax_length(layer, None)
+    if length is not None:
+        check_sizes(type(layer).__name__, **{name: length})
+    setattr(layer, name, length)
+    layer.register_buffer(entry, torch.tensor(length or 0, device="cpu").to(torch.get_default_device()))
+    layer.register_load_state_dict_post_hook(functools.partial(_read_length, name=name, entry=entry))
 
 
-def _read_softmax_length(layer: nn.Module, _: object) -> None:
-    layer.l_max = int(layer.softmax_length) or None
+def _read_length(layer: nn.Module, _: object, *, name: str, entry: str) -> None:
+    kept = layer.get_buffer(entry)
+    if not kept.is_meta:
+        setattr(layer, name, int(kept) or None)
 
 
 def dss_input(Lambda: Tensor, z: Tensor, l_max: int) -> Tensor:
