@@ -29,9 +29,10 @@ train: $(STAMP) ## train FRACTAL on ListOps within the CPU budget (ARGS="seed=1 
 	@echo "python -m train experiment=lra/fractal-listops budget=cpu $(ARGS)"
 	@$(RUN) -m train experiment=lra/fractal-listops budget=cpu $(ARGS)
 
+# One process a core; the tests of one file stay together, since they share what they build.
 test: $(STAMP) ## run the fast tests (ARGS="tests/ops -x" to choose)
-	@echo "python -m pytest -m 'not slow' $(ARGS)"
-	@$(RUN) -m pytest -m 'not slow' $(ARGS)
+	@echo "python -m pytest -m 'not slow' -n auto --dist loadfile $(ARGS)"
+	@$(RUN) -m pytest -m 'not slow' -n auto --dist loadfile $(ARGS)
 
 test-slow: $(STAMP) ## run the tests that take minutes
 	@$(RUN) -m pytest -m slow $(ARGS)
