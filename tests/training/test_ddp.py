@@ -72,8 +72,10 @@ def worker(rank: int, names: list[str], folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_two_processes(tmp_path, monkeypatch):
-    names = [name for name in layers.names() if layers.get(name).__module__.startswith("fractal_ssm.")]
+@pytest.mark.parametrize("which", ["s5", pytest.param("all", marks=pytest.mark.slow)])
+def test_two_processes(tmp_path, monkeypatch, which):
+    ours = [name for name in layers.names() if layers.get(name).__module__.startswith("fractal_ssm.")]
+    names = ours if which == "all" else [which]
     monkeypatch.setenv("PYTHONPATH", str(FOLDER))
     mp.spawn(worker, args=(names, str(tmp_path)), nprocs=2)
     found = torch.load(tmp_path / "found.pt", weights_only=True)
