@@ -79,7 +79,7 @@ class Registry:
             UsageError: unknown name; the message lists the known ones, the nearest, and how to add one.
         """
         self._load()
-        if name not in self._parts:
+        if not isinstance(name, str) or name not in self._parts:
             raise unknown(
                 self.kind,
                 name,

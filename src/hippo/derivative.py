@@ -38,6 +38,8 @@ def alpha_derivative(operator: Operator, diagonal: Diagonal) -> tuple[Array, Arr
     require_operator(operator, "alpha_derivative")
     if operator.alpha_derivative is None:
         raise UsageError(f"The measure '{operator.name}' has no alpha to differentiate by. Use fractional-tau.")
+    if not isinstance(diagonal, Diagonal):
+        raise UsageError(f"alpha_derivative takes diagonalize(operator) second, got a {type(diagonal).__name__}.")
     if diagonal.arithmetic != "float64" or diagonal.dropped:
         raise UsageError(
             f"The derivative by alpha needs float64 eigenvectors of A itself; those of {operator.label} are "

@@ -205,9 +205,9 @@ def _mode_error(A: Array, B: Array, eigenvalues: Array, V: Array, B_tilde: Array
 
 
 def _weak_modes(operator: Operator, error: float, tolerance: float) -> UsageError:
-    remedy = "method='normal' where the measure has it, or dplr(...)"
+    remedy = "dplr(...) or method='normal' where the measure has a normal form"
     if "alpha" in operator.options:
-        remedy = f"an alpha further from 1 (up to 0.999 serves up to N = 256), or {remedy}"
+        remedy = "an alpha further from 1 (up to 0.999 serves up to N = 256), or method='normal'"
     return UsageError(
         f"{operator.label} drives or damps some modes so weakly beside the others that float64 leaves them a relative "
         f"error of {error:.1e}, {tolerance:g} allowed. Use {remedy}; or pass a larger tolerance."

@@ -106,6 +106,9 @@ class Operator:
     undriven: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        arrays = isinstance(self.A, np.ndarray) and isinstance(self.B, np.ndarray)
+        if not (arrays and self.A.dtype.kind in "iuf" and self.B.dtype.kind in "iuf"):
+            raise UsageError(f"The measure '{self.name}' needs A and B as real numpy arrays.")
         n = self.A.shape[0] if self.A.ndim == 2 else -1
         if self.A.shape != (n, n) or self.B.shape != (n,):
             raise UsageError(
@@ -118,6 +121,8 @@ class Operator:
                 f"sizes up to 1e308."
             )
         alone = list(self.undriven)
+        if not all(isinstance(n, int) and 0 <= n < self.N for n in alone):
+            raise UsageError(f"The measure '{self.name}' of order {self.N} names the states {alone} as undriven.")
         if self.A[alone].any() or self.A[:, alone].any() or self.B[alone].any():
             raise UsageError(
                 f"The measure '{self.name}' names the states {alone} as undriven, so their rows and columns of A and "

@@ -76,7 +76,7 @@ def true_projection(
             returns an array of the same shape, integrated by a Gauss rule of max(200, 4 N) nodes (needs a smooth u).
         t: (L,) times as for `project`; for a function, the times of evaluation.
         measure, N, form, options: as for `project`.
-        at: which t to evaluate at, indices into t; all by default (cost L^2 N).
+        at: which t to evaluate at, indices into t (negative ones count from the end); all by default (cost L^2 N).
     Returns:
         (len(at), N) float64.
     Raises:
@@ -86,7 +86,7 @@ def true_projection(
     system, form = _resolve(measure, N, form, options)
     _require_basis(system)
     t = _check_times(t)
-    where = np.arange(len(t)) if at is None else np.arange(len(t))[np.asarray(at)]
+    where = range(len(t)) if at is None else _check_indices(at, len(t))
     if callable(u):
         if system.quadrature is None:
             raise UsageError(f"{system.label} has no Gauss rule: give u as samples.")
@@ -117,8 +117,8 @@ def reconstruct(
     """The signal that a state stands for: u(times) ~ sum_n x_n g_n(s).
 
     Args:
-        x: (N,) or, for C != N channels, (N, C): the state at *one* time t, `project(...)[k]`. The trajectory (L, N) that
-            `project` returns is refused, and with it a square (N, N), which could be either.
+        x: (N,) or, for C != N channels, (N, C): the state at *one* time t, `project(...)[k]`. The trajectory (L, N)
+            that `project` returns is refused, and with it a square (N, N), which could be either.
         times: number or (len,), points of the past to read, in [0, t] and for a sliding measure in [t - theta, t].
         t: time of the state, > 0, on the clock that `project` was given.
         measure, N, options: as for `project`.
@@ -276,6 +276,13 @@ def _check_times(t: Array) -> Array:
     return t
 
 
+def _check_indices(at: Sequence[int], length: int) -> Array:
+    where = np.asarray(at)
+    if where.ndim != 1 or where.dtype.kind not in "iu" or not ((-length <= where) & (where < length)).all():
+        raise UsageError(f"at is a list of indices into the {length} times, such as [0, -1], got {at!r}.")
+    return where % length
+
+
 def _check_state(x: Array, system: Operator) -> Array:
     x, n = _real("x", x), system.N
     if x.ndim not in (1, 2) or x.shape[0] != n:
@@ -320,7 +327,10 @@ def _values(u: Callable[[Array], Array], times: Array) -> Array:
 
 def _real(name: str, values: Array) -> Array:
     """values as float64; UsageError unless they are real, finite numbers."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise UsageError(f"{name} must be an array of real numbers: {error}") from error
     if array.dtype.kind not in "biuf":
         hint = " Give real and imaginary part as two channels." if array.dtype.kind == "c" else ""
         raise UsageError(f"{name} must be an array of real numbers, got {array.dtype}.{hint}")

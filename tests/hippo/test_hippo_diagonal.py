@@ -272,6 +272,32 @@ def test_an_alpha_near_one_is_exact_or_refused(name):
         assert found.driven.all() and found.mode_error <= 1e-7
 
 
+@pytest.mark.parametrize("name", ("fractional-tau", "fractional-galerkin"))
+def test_dplr_near_one_is_exact_or_refused(name):
+    import mpmath
+
+    for N, gap in ((8, 1e-3), (24, 1e-3), (8, 1e-6), (8, 1e-9), (8, 1e-12)):
+        built = operator(name, N, alpha=1 - gap)
+        try:
+            form = dplr(built)
+        except UsageError as error:
+            assert gap < 1e-4 and "alpha further from 1" in str(error)
+            continue
+        assert gap > 1e-9
+        with mpmath.workdps(40):
+            matrix = mpmath.matrix(built.A.tolist()) + mpmath.mpc(0, 0.5) * mpmath.eye(N)
+            exact = np.array([complex(x) for x in mpmath.lu_solve(matrix, mpmath.matrix(built.B.tolist()))])
+        middle = 0.5j * np.eye(N) - np.diag(form.Lambda) + form.P @ form.Q.conj().T
+        # The dense solve here loses more than S4's Woodbury formula does.
+        assert relative(form.V @ np.linalg.solve(middle, form.B), exact) < 1e-5
+
+
+def test_a_normal_form_of_another_operator_is_refused():
+    legs, other = operator("legs", 8), operator("fractional", 8, alpha=0.5)
+    with pytest.raises(UsageError, match="check its normal_form"):
+        dplr(Operator("mine", legs.A, legs.B, normal_form=other.normal_form))
+
+
 def test_only_a_declared_state_may_be_undamped():
     found = diagonalize(operator("fourier", 8))
     assert (~found.driven).sum() == 1 and found.Lambda.real[~found.driven] > -1e-8
@@ -283,6 +309,10 @@ def test_only_a_declared_state_may_be_undamped():
     np.testing.assert_allclose(declared.V, np.eye(2))
     with pytest.raises(UsageError, match="must be zero"):
         Operator("mine", A, np.ones(2), undriven=(0,))
+    with pytest.raises(UsageError, match="order 2 names the states"):
+        Operator("mine", A, B, undriven=(2,))
+    with pytest.raises(UsageError, match="real numpy arrays"):
+        Operator("mine", [[1.0]], [1.0])
 
 
 def test_a_name_is_no_operator():

@@ -241,6 +241,9 @@ def test_scale_invariant_step_equals_project(alpha):
         (lambda u, t: reconstruct(np.ones(2), t, 1.0, Operator("bare", np.eye(2), np.ones(2))), "no basis"),
         (lambda u, t: true_projection(np.sin, t, "random", 4), "samples"),
         (lambda u, t: true_projection(np.ones((10, 2)), t, "legs", 4), "one signal"),
+        (lambda u, t: true_projection(u, t, "legs", 4, at=[10]), r"indices into the 10 times"),
+        (lambda u, t: true_projection(u, t, "legs", 4, at=2), r"indices into the 10 times"),
+        (lambda u, t: project([[1], [2, 3]], [1, 2], "legs", 4), "inhomogeneous"),
         (lambda u, t: true_projection(math.sin, t, "legs", 4), "as np.sin does"),
         (lambda u, t: true_projection(lambda time: 1.0, t, "legs", 4), r"returned shape \(\)"),
         (lambda u, t: true_projection(np.sin, 1.0, "legs", 4), r"shape \(L,\)"),
@@ -257,7 +260,7 @@ def test_scale_invariant_step_equals_project(alpha):
         (lambda u, t: reconstruct(np.ones(4), [-0.1], 10.0, "legs", 4, form="lti"), r"over \[0, 10\]"),
         (lambda u, t: reconstruct(np.ones(4), [7.9], 10.0, "legt", 4, theta=2.0), r"over \[8, 10\]"),
         (lambda u, t: reconstruct(np.ones(4), [-0.5], 1.0, "fourier", 4, theta=2.0), r"over \[0, 1\]"),
-        (lambda u, t: reconstruct(project(u, t, "legs", 4), t, 10.0, "legs", 4), r"all times: pass one of them, x\[k\]"),
+        (lambda u, t: reconstruct(project(u, t, "legs", 4), t, 10.0, "legs", 4), r"pass one of them, x\[k\]"),
         (lambda u, t: reconstruct(project(u, t, "legs", 10), t, 10.0, "legs", 10), r"\(10, 10\) may be 10 channels"),
     ],
 )
