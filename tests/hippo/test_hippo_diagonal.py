@@ -330,3 +330,16 @@ def test_a_name_is_no_operator():
 def test_windows_outside_float64(name, theta):
     with pytest.raises(UsageError, match="between 1e-100 and 1e100.*unit of time"):
         operator(name, 4, theta=theta)
+
+
+def test_the_theory_says_where_an_alpha_near_one_is_refused():
+    # docs/theory.md: about 4.4e-16 N^2 / (1 - alpha), and the orders that it names.
+    for N in (2, 8, 16, 64):
+        found = diagonalize(operator("fractional-tau", N, alpha=0.999))
+        assert abs(found.mode_error / (4.4e-16 * N**2 / 1e-3) - 1) < 0.1
+    diagonalize(operator("fractional-tau", 16, alpha=1 - 1e-5))
+    dplr(operator("fractional-tau", 64, alpha=1 - 1e-3))
+    with pytest.raises(UsageError, match="alpha further from 1"):
+        diagonalize(operator("fractional-tau", 16, alpha=1 - 1e-6))
+    with pytest.raises(UsageError, match="alpha further from 1"):
+        dplr(operator("fractional-tau", 64, alpha=1 - 1e-4))
