@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -45,7 +47,7 @@ class SequenceLayer(nn.Module, ABC):
         Args:
             u: (B, L, H), L >= 1.
             state: what `initial_state` or an earlier call returned; None starts from rest.
-            lengths: (B,) int64, valid positions of each sample, 1..L; None means all L. Outputs at later positions
+            lengths: (B,) int64 or int32, valid positions of each sample, 1..L; None means all L. Outputs at later positions
                 are unspecified; the returned state is the one after each sample's own last valid position.
             dt_scale: factor on the layer's step dt: 2.0 for data sampled at half the rate of training; a tensor of
                 shape (B,) or (B, L) where the layer supports a step of its own per sample or per position.
@@ -81,10 +83,30 @@ class SequenceLayer(nn.Module, ABC):
             raise UsageError(f"{name} got an empty sequence, u of shape {tuple(u.shape)}; the length must be >= 1.")
         if state is not None and not self.causal:
             raise UsageError(f"{name} got a state but carries none. {self._why_not_causal()}")
-        if lengths is not None and tuple(lengths.shape) != (u.shape[0],):
+        if lengths is None:
+            return
+        if not isinstance(lengths, Tensor):
+            raise UsageError(
+                f"{name} takes lengths as an int64 tensor of shape ({u.shape[0]},), got {type(lengths).__name__}: "
+                f"torch.tensor(lengths)."
+            )
+        if tuple(lengths.shape) != (u.shape[0],):
             raise UsageError(
                 f"{name} takes lengths of shape ({u.shape[0]},), one a sample, got {tuple(lengths.shape)}."
             )
+        if lengths.dtype not in (torch.int64, torch.int32):
+            raise UsageError(
+                f"{name} takes lengths of int64 (or int32), counts of valid positions, got {lengths.dtype}. "
+                f"From a mask of valid positions: mask.sum(1); from whole numbers: lengths.long()."
+            )
+
+    def _check_batch_size(self, batch_size: int) -> None:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, (numbers.Integral, torch.SymInt)):
+            raise UsageError(
+                f"{type(self).__name__}.initial_state takes a number of samples, an integer, got {batch_size!r}."
+            )
+        if batch_size < 0:
+            raise UsageError(f"{type(self).__name__}.initial_state takes a number of samples >= 0, got {batch_size}.")
 
 
 def valid_mask(lengths: Tensor, length: int) -> Tensor:
@@ -104,11 +126,14 @@ def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
     """A number as it is; (B,) as (B, 1, 1); (B, L) as (B, L, 1).
 
     Raises:
-        UsageError: another shape, a number that is not positive, or (seen on a CPU only) a negative element.
+        UsageError: another shape or type, a number that is not positive and finite, or (seen on a CPU only) an element
+            that is negative, infinite or not a number.
     """
     if not isinstance(dt_scale, Tensor):
-        if not dt_scale > 0:
-            raise UsageError(f"dt_scale is a factor on the step and must be positive, got {dt_scale}.")
+        if isinstance(dt_scale, bool) or not isinstance(dt_scale, numbers.Real):
+            raise UsageError(f"dt_scale is a number or a tensor, got {dt_scale!r}.")
+        if not 0 < dt_scale < math.inf:
+            raise UsageError(f"dt_scale is a factor on the step and must be positive and finite, got {dt_scale}.")
         return dt_scale
     batch, length = u.shape[:2]
     if tuple(dt_scale.shape) not in ((), (batch,), (batch, length)):
@@ -116,8 +141,9 @@ def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
             f"dt_scale must be a number or of shape ({batch},), one a sample, or ({batch}, {length}), one a position; "
             f"got {tuple(dt_scale.shape)}."
         )
-    if dt_scale.device.type == "cpu" and not torch.compiler.is_compiling() and bool((dt_scale < 0).any()):
-        raise UsageError("dt_scale is a factor on the step and must not be negative.")
+    if dt_scale.device.type == "cpu" and not torch.compiler.is_compiling():
+        if not bool(((dt_scale >= 0) & (dt_scale < math.inf)).all()):
+            raise UsageError("dt_scale is a factor on the step: every element must be finite and not negative.")
     if dt_scale.dim() == 0:
         return dt_scale
     return dt_scale.reshape(batch, -1, 1)

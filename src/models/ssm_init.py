@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 
 import numpy as np
 import torch
@@ -70,8 +71,9 @@ def log_steps(n_modes: int, dt_min: float, dt_max: float) -> Tensor:
     """(P,) float64: log dt, uniform between log dt_min and log dt_max, one step a mode.
 
     Raises:
-        UsageError: not 0 < dt_min <= dt_max.
+        UsageError: not numbers, or not 0 < dt_min <= dt_max.
     """
+    check_numbers(dt_min=dt_min, dt_max=dt_max)
     if not 0 < dt_min <= dt_max < math.inf:
         raise UsageError(f"The steps need 0 < dt_min <= dt_max, got dt_min={dt_min}, dt_max={dt_max}.")
     low, high = math.log(dt_min), math.log(dt_max)
@@ -102,3 +104,27 @@ def check_sizes(layer: str, **sizes: int) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise UsageError(f"{layer} needs {name} to be an integer >= 1, got {size!r}.")
+
+
+def check_numbers(**values: float) -> None:
+    """Refuse what is not a number, such as the strings that YAML makes of 1e-3.
+
+    Raises:
+        UsageError: the first one that is not, by name.
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise UsageError(
+                f"{name} must be a number, got {value!r}, a {type(value).__name__}. In YAML write 0.001 or 1.0e-3."
+            )
+
+
+def check_flags(layer: str, **flags: bool) -> None:
+    """Refuse switches that are not True or False.
+
+    Raises:
+        UsageError: the first one that is not, by name.
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise UsageError(f"{layer} needs {name} to be True or False, got {flag!r}.")

@@ -108,6 +108,7 @@ class StatefulLayer(SequenceLayer):
         """The state of rest: zeros (batch_size, *state shape), complex."""
         if not self.causal:
             return super().initial_state(batch_size)
+        self._check_batch_size(batch_size)
         return torch.zeros(batch_size, *self._state_shape, dtype=self.D.dtype.to_complex(), device=self.D.device)
 
     def _step_parts(self) -> Any:
@@ -147,10 +148,13 @@ class StatefulLayer(SequenceLayer):
 
     def _check_state(self, state: Any, batch_size: int) -> None:
         shape = (batch_size, *self._state_shape)
-        if state is not None and (not isinstance(state, Tensor) or tuple(state.shape) != shape):
-            given = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
+        dtype = self.D.dtype.to_complex()
+        if state is None:
+            return
+        if not isinstance(state, Tensor) or tuple(state.shape) != shape or state.dtype != dtype:
+            given = f"{tuple(state.shape)} {state.dtype}" if isinstance(state, Tensor) else type(state).__name__
             raise UsageError(
-                f"{type(self).__name__} takes a state of shape {shape}, got {given}. "
+                f"{type(self).__name__} takes a state of shape {shape} and {dtype}, got {given}. "
                 f"Start with initial_state({batch_size}) and pass on what the last call returned."
             )
 

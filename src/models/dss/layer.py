@@ -11,7 +11,7 @@ from ... import hippo
 from ...ops.vandermonde import check_backend
 from ...registry import register_layer
 from ..siso import SISOLayer, initial_steps, keep_length, step_size
-from ..ssm_init import check_sizes
+from ..ssm_init import check_flags, check_sizes
 from ..stateful import real_parameter
 from .system import SoftmaxSystem
 
@@ -40,6 +40,8 @@ class DSS(SISOLayer):
         N(0, 1), D (H,). Buffer: softmax_length ().
     Raises:
         UsageError: impossible sizes or step range, unknown backend.
+    The normalisation is x / (|x|^2 + 1e-7) in the place of 1 / x, as published: a mode that makes |x| small, such as one
+    with |Lambda| S dt far below 1, is damped by it, and its kernel is not the plain softmax.
     Source: arXiv 2203.14343, proposition 1 (b), sections 3.2 and 4.
     """
 
@@ -63,6 +65,7 @@ class DSS(SISOLayer):
         backend: str = "auto",
     ):
         check_sizes("DSS", d_model=d_model, d_state=d_state)
+        check_flags("DSS", bidirectional=bidirectional)
         check_backend(backend)
         super().__init__(d_model, bidirectional, state_shape=(d_model, d_state))
         keep_length(self, "l_max", l_max, "softmax_length")

@@ -12,7 +12,7 @@ import torch
 from ...errors import UsageError
 from ...registry import register_layer
 from ..siso import DiagonalSISO, initial_steps
-from ..ssm_init import check_choice, check_sizes
+from ..ssm_init import check_choice, check_flags, check_sizes
 from .alpha import Node
 from .bank import filter_bank, starting_alphas
 from .init import Block, parse_measure
@@ -59,6 +59,7 @@ class FractalConv(DiagonalSISO):
         bidirectional: bool = False,
     ):
         check_sizes("FractalConv", d_model=d_model, d_state=d_state, n_alphas=n_alphas)
+        check_flags("FractalConv", bidirectional=bidirectional)
         if d_model % n_alphas:
             raise UsageError(
                 f"FractalConv gives each alpha as many features: n_alphas={n_alphas} does not divide d_model={d_model}."
@@ -87,12 +88,13 @@ class FractalConv(DiagonalSISO):
             backend="auto",
         )
         self.measure = parsed
+        # Where the modes of this build started; weights that are loaded may have started from others.
         self.alphas: tuple[float, ...] = () if alphas is None else tuple(alphas.tolist())
 
     def extra_repr(self) -> str:
         """Sizes and options in the module's printed form."""
         alphas = ", ".join(f"{alpha:.3g}" for alpha in self.alphas)
-        return f"{super().extra_repr()}, measure={self.measure.name}, imag={self.measure.imag}, alphas=({alphas})"
+        return f"{super().extra_repr()}, measure={self.measure.name}, imag={self.measure.imag}, initial_alphas=({alphas})"
 
 
 def _rows(bank: list[Block]) -> tuple[np.ndarray, np.ndarray]:

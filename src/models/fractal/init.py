@@ -121,6 +121,11 @@ def parse_measure(measure: str | Mapping[str, Any], imag: str) -> Measure:
     Raises:
         UsageError: unknown name or option, or an alpha in the node.
     """
+    if not isinstance(measure, (str, Mapping)):
+        raise UsageError(
+            f"measure is a name or a mapping {{'name': ..., options}}, got {measure!r}. "
+            f"Known names: {', '.join(measures.names())}."
+        )
     node = {"name": measure} if isinstance(measure, str) else dict(measure)
     if "alpha" in node:
         raise UsageError(f"Give alpha as the layer's own option alpha={node['alpha']}, not inside measure.")

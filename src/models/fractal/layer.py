@@ -18,6 +18,7 @@ from ..ssm import DiagonalSSM, StepMatrices
 from ..ssm_init import (
     check_C_init,
     check_choice,
+    check_flags,
     check_sizes,
     complex_normal,
     feedthrough,
@@ -70,7 +71,7 @@ class Fractal(DiagonalSSM):
             that every measure's mean memory runs from 1 / dt_max to 1 / dt_min positions.
         dt_min, dt_max: see dt; in units of one sample.
         bidirectional: add a second scan over the reversed sequence with its own C.
-        learn_alpha: train alpha, and let B_tilde (and for the tau and galerkin measures Lambda) follow it; see
+        learn_alpha: train alpha, from a start inside `AlphaFamily`'s interval, and let B_tilde (and for the tau and galerkin measures Lambda) follow it; see
             `AlphaFamily`. B then holds the rows w_p.
         time: "lti": the 1 / t of the HiPPO system is replaced by a learned step, as in the paper. "ltv": the 1 / t
             system itself, whose memory stretches with the time since the start: u(c t) gives at c t the state that
@@ -111,6 +112,7 @@ class Fractal(DiagonalSSM):
         time: Literal["lti", "ltv"] = "lti",
     ):
         check_sizes("Fractal", d_model=d_model, d_state=d_state, n_alphas=n_alphas)
+        check_flags("Fractal", bidirectional=bidirectional, learn_alpha=learn_alpha)
         check_C_init(C_init)
         check_method(discretization)
         check_choice("B_init", B_init, ("analytic", "random"))
@@ -150,7 +152,11 @@ class Fractal(DiagonalSSM):
 
     @property
     def alphas(self) -> tuple[float, ...]:
-        """The K current alphas; empty for a measure that has none."""
+        """The K alphas; empty for a measure that has none.
+
+        With learn_alpha the current ones. Otherwise those that this layer was built from: its modes have been trained
+        away from them since, and weights that were loaded may have started from others.
+        """
         if self._family is not None:
             return tuple(self._family.alpha(self.alpha_logit).tolist())
         return () if self._alphas is None else tuple(self._alphas.tolist())
@@ -204,7 +210,7 @@ class Fractal(DiagonalSSM):
         if lengths is None:
             return y.to(u.dtype), ScaledState(x_last, until[:, -1])
         until = until.expand(u.shape[0], -1)
-        return y.to(u.dtype), ScaledState(x_last, until.gather(1, lengths[:, None] - 1)[:, 0])
+        return y.to(u.dtype), ScaledState(x_last, until.gather(1, lengths[:, None].long() - 1)[:, 0])
 
     def _build_step(self) -> StepMatrices:
         # The 1 / t system has another step at every position; what stays is Lambda and B_tilde themselves.
@@ -239,7 +245,7 @@ class Fractal(DiagonalSSM):
         alphas = ", ".join(f"{alpha:.3g}" for alpha in self.alphas)
         return (
             f"d_model={self.d_model}, n_modes={self.n_modes}, measure={self.measure.name}, imag={self.measure.imag}, "
-            f"alphas=({alphas}), time={self.time}, bidirectional={self.bidirectional}, "
+            f"{'alphas' if self._family else 'initial_alphas'}=({alphas}), time={self.time}, bidirectional={self.bidirectional}, "
             f"discretization={self.discretization}"
         )
 

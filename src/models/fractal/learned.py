@@ -46,7 +46,17 @@ class AlphaFamily:
         self._key = measure.name, measure.imag, order, _modes_of_a_block(measure, order, self.low, self.high)
 
     def inside(self, alphas: np.ndarray) -> np.ndarray:
-        """Starting values, moved inside the interval where they lie on or beyond a bound."""
+        """Starting values; one on a bound, or next to it, is moved inside by at most a hundredth of the interval.
+
+        Raises:
+            UsageError: a value outside the closed interval.
+        """
+        outside = alphas[(alphas < self.low) | (alphas > self.high)]
+        if len(outside):
+            raise UsageError(
+                f"learn_alpha lets alpha of {self._key[0]} move in [{self.low}, {self.high}], got a start at "
+                f"{', '.join(f'{value:g}' for value in outside)}. Start inside, or use learn_alpha=False."
+            )
         margin = _MARGIN * (self.high - self.low)
         return np.clip(alphas, self.low + margin, self.high - margin)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import UsageError
 from ...registry import register_layer
 from ..ssm import DiagonalSSM
-from ..ssm_init import check_sizes, complex_normal, feedthrough
+from ..ssm_init import check_flags, check_numbers, check_sizes, complex_normal, feedthrough
 from ..stateful import real_parameter
 
 
@@ -48,6 +48,8 @@ class LRU(DiagonalSSM):
         bidirectional: bool = False,
     ):
         check_sizes("LRU", d_model=d_model, d_state=d_state)
+        check_flags("LRU", bidirectional=bidirectional)
+        check_numbers(r_min=r_min, r_max=r_max, max_phase=max_phase)
         if not 0 <= r_min < r_max <= 1:
             raise UsageError(f"LRU needs 0 <= r_min < r_max <= 1, got r_min={r_min}, r_max={r_max}.")
         if not 0 < max_phase < math.inf:

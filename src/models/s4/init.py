@@ -77,6 +77,11 @@ def measure_node(layer: str, init: str | Mapping[str, Any], published: Iterable[
         if init not in measures.names():
             raise unknown(f"init of {layer}", init, {*published, *measures.names()})
         return {"name": init}
+    if not isinstance(init, Mapping):
+        raise UsageError(
+            f"init of {layer} is a name or a mapping {{'name': ..., options}}, got {init!r}. "
+            f"Known names: {', '.join(sorted({*published, *measures.names()}))}."
+        )
     measures.check(init, runtime=("N",))
     return dict(init)
 

@@ -12,7 +12,7 @@ from ...errors import UsageError
 from ...ops.cauchy import check_backend
 from ...registry import register_layer
 from ..siso import SISOLayer, check_copies, initial_steps, keep_length, step_size
-from ..ssm_init import check_choice, check_sizes, complex_normal
+from ..ssm_init import check_choice, check_flags, check_sizes, complex_normal
 from ..stateful import full_precision, real_parameter
 from .init import initial_low_rank
 from .system import LowRankSystem
@@ -79,6 +79,7 @@ class S4(SISOLayer):
         backend: str = "auto",
     ):
         check_sizes("S4", d_model=d_model, d_state=d_state)
+        check_flags("S4", bidirectional=bidirectional)
         n_ssm = check_copies("S4", d_model, n_ssm)
         check_choice("backend of S4", backend, BACKENDS)
         if backend == "keops":

@@ -11,7 +11,7 @@ from torch import Tensor
 from ... import hippo
 from ...errors import UsageError
 from ..s4.init import FLOOR, measure_node, published_legs
-from ..ssm_init import unit_rms
+from ..ssm_init import check_choice, unit_rms
 
 PUBLISHED = ("lin", "inv", "inv2", "quad", "legs", "real", "rand")
 
@@ -25,7 +25,7 @@ class Modes(NamedTuple):
     B: Tensor
 
 
-def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str = "normal") -> Modes:
+def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str | None = None) -> Modes:
     """The modes that a diagonal layer of real order N = d_state starts from.
 
     With n = 0 .. N/2 - 1 and B = 1 unless said:
@@ -43,13 +43,18 @@ def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str = "no
     Args:
         init: a name or a mapping.
         d_state: N, the order of the real system; even for the published names.
-        method: "normal" or "direct"; only for measures.
+        method: "normal" or "direct"; only for measures, where None is "normal".
     Raises:
-        UsageError: unknown name, odd N where pairs are needed, a measure that cannot be diagonalised that way.
+        UsageError: unknown name or method, a method for a published name, odd N where pairs are needed, a measure that cannot be diagonalised that way.
     Source: arXiv 2206.11893 and the published S4D code; floors of 1e-4 included.
     """
     if isinstance(init, Mapping) or init not in PUBLISHED:
         return _from_measure(measure_node("a diagonal layer", init, PUBLISHED), d_state, method)
+    if method is not None:
+        raise UsageError(
+            f"init='{init}' is a published start and is not diagonalised, so method={method!r} would change nothing. "
+            f"Leave method out, or start from a measure: init={{'name': 'legs'}}."
+        )
     if d_state < 2 or d_state % 2:
         raise UsageError(f"init='{init}' makes conjugate pairs, so d_state must be even and >= 2, got {d_state}.")
     n = d_state // 2
@@ -67,7 +72,9 @@ def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str = "no
     return Modes(torch.complex(-real.clamp(min=FLOOR), -imag.clamp(min=FLOOR)), B)
 
 
-def _from_measure(node: dict[str, Any], d_state: int, method: str) -> Modes:
+def _from_measure(node: dict[str, Any], d_state: int, method: str | None) -> Modes:
+    method = "normal" if method is None else method
+    check_choice("method", method, ("normal", "direct"))
     diagonal = hippo.diagonalize(hippo.operator(N=d_state, **node), method=method)
     Lambda, _, B, weight = hippo.conjugate_half(diagonal)
     if method == "direct":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ...registry import register_layer
 from ..siso import DiagonalSISO, check_copies, initial_steps
-from ..ssm_init import check_sizes
+from ..ssm_init import check_flags, check_sizes
 from .init import initial_modes
 
 
@@ -20,7 +20,8 @@ class S4D(DiagonalSISO):
         d_state: N, order of the real system; N/2 complex modes are stored where the init makes pairs.
         init: "lin", "inv", "inv2", "quad", "legs", "real", "rand" as published, or a registered measure by name or as
             {"name": ..., options}; see `initial_modes`.
-        method: "normal" or "direct", how a measure is diagonalised.
+        method: "normal" or "direct", how a measure is diagonalised; None is "normal". Only for a measure: the published
+            starts take None. LegS as a measure is init={"name": "legs"}.
         n_ssm: independent copies of (Lambda, B), a divisor of H; feature h uses copy h mod n_ssm. None: H copies.
         bidirectional: add a kernel for the future, with a C of its own.
         discretization: "zoh", "bilinear" or "dss".
@@ -39,7 +40,7 @@ class S4D(DiagonalSISO):
         d_model: int,
         d_state: int = 64,
         init: str | Mapping[str, Any] = "lin",
-        method: str = "normal",
+        method: Literal["normal", "direct"] | None = None,
         n_ssm: int | None = None,
         bidirectional: bool = False,
         discretization: str = "zoh",
@@ -50,6 +51,9 @@ class S4D(DiagonalSISO):
         backend: str = "auto",
     ):
         check_sizes("S4D", d_model=d_model, d_state=d_state)
+        check_flags("S4D", bidirectional=bidirectional)
+        if l_max is not None:
+            check_sizes("S4D", l_max=l_max)
         n_ssm = check_copies("S4D", d_model, n_ssm)
         modes = initial_modes(init, d_state, method)
         super().__init__(

@@ -13,7 +13,7 @@ from ...errors import UsageError
 from ...ops.discretize import check_method, discretize
 from ...registry import register_layer
 from ..ssm import DiagonalSSM
-from ..ssm_init import check_C_init, check_sizes, feedthrough, lecun_normal, log_steps, output_matrix
+from ..ssm_init import check_C_init, check_flags, check_sizes, feedthrough, lecun_normal, log_steps, output_matrix
 from ..stateful import real_parameter
 
 # Largest real part that `clip_eigs` lets an eigenvalue have.
@@ -62,6 +62,7 @@ class S5(DiagonalSSM):
         dt_max: float = 0.1,
     ):
         check_sizes("S5", d_model=d_model, d_state=d_state, blocks=blocks)
+        check_flags("S5", conj_sym=conj_sym, bidirectional=bidirectional, clip_eigs=clip_eigs)
         check_C_init(C_init)
         check_method(discretization)
         Lambda, V = _block_modes(d_state, blocks, conj_sym)

@@ -26,6 +26,9 @@ class SISOLayer(StatefulLayer):
     Precision: as in `StatefulLayer`; the transition is computed in float64, kernels, states and FFT in the parameters'
     precision.
 
+    Every output comes from a transform of the whole sequence: a NaN or an infinite value in one input reaches earlier
+    outputs of its sample and feature too, unlike in a scan or a step.
+
     torch.compile leaves the layer as it is and compiles what is around it.
 
     `dt_scale` may be a number or one a sample; each value that occurs costs a kernel. A step of its own per position

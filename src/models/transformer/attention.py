@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ...errors import UsageError
 from ...registry import register_layer
-from ..base import SequenceLayer, valid_mask
-from ..ssm import broadcast_dt_scale, check_lengths
+from ..base import SequenceLayer, broadcast_dt_scale, check_lengths, valid_mask
+from ..ssm_init import check_flags, check_sizes
 from .rotary import rotate
 
 
@@ -56,7 +56,9 @@ class Attention(SequenceLayer):
     ):
         super().__init__()
         d_qkv = d_model if d_qkv is None else d_qkv
-        if n_heads < 1 or d_qkv % n_heads:
+        check_sizes("Attention", d_model=d_model, n_heads=n_heads, d_qkv=d_qkv)
+        check_flags("Attention", rotary=rotary, bidirectional=bidirectional)
+        if d_qkv % n_heads:
             raise UsageError(
                 f"Attention splits d_qkv={d_qkv} (d_model unless given) over n_heads={n_heads}: it must divide."
             )
@@ -81,6 +83,7 @@ class Attention(SequenceLayer):
     ) -> tuple[Tensor, Cache | None]:
         """See `SequenceLayer.forward`; `dt_scale`, per sample and per position too, stretches rotary distances."""
         self._check_input(u, state, lengths)
+        self._check_dtype(u)
         self._check_state(state, u.shape[0])
         check_lengths(lengths, u.shape[1])
         batch, length, _ = u.shape
@@ -127,6 +130,7 @@ class Attention(SequenceLayer):
     def initial_state(self, batch_size: int) -> Any:
         if self.bidirectional:
             return super().initial_state(batch_size)
+        self._check_batch_size(batch_size)
         weight = self.out.weight
         empty = weight.new_zeros(batch_size, self.n_heads, 0, self.head_size)
         dtype = self._position_dtype()
@@ -138,6 +142,15 @@ class Attention(SequenceLayer):
             raise UsageError(
                 f"Attention takes a Cache of {batch_size} samples, got {given}. "
                 f"Start with initial_state({batch_size}) and pass on what the last call returned."
+            )
+
+    def _check_dtype(self, u: Tensor) -> None:
+        dtype = self.out.weight.dtype
+        cast = torch.is_autocast_enabled(u.device.type) and torch.float64 not in (u.dtype, dtype)
+        if u.dtype != dtype and not cast:
+            raise UsageError(
+                f"Attention has {dtype} parameters and got u of {u.dtype}. Convert the input, u.to({dtype}), or the "
+                f"layer, layer.to({u.dtype}), or run under torch.autocast."
             )
 
     def _elapsed(self, dt_scale: float | Tensor, valid: Tensor) -> Tensor:
