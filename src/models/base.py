@@ -47,8 +47,8 @@ class SequenceLayer(nn.Module, ABC):
         Args:
             u: (B, L, H), L >= 1.
             state: what `initial_state` or an earlier call returned; None starts from rest.
-            lengths: (B,) int64 or int32, valid positions of each sample, 1..L; None means all L. Outputs at later positions
-                are unspecified; the returned state is the one after each sample's own last valid position.
+            lengths: (B,) int64 or int32, valid positions of each sample, 1..L; None means all L. Outputs at later
+                positions are unspecified; the returned state is the one after each sample's own last valid position.
             dt_scale: factor on the layer's step dt: 2.0 for data sampled at half the rate of training; a tensor of
                 shape (B,) or (B, L) where the layer supports a step of its own per sample or per position.
         Returns:
@@ -146,4 +146,4 @@ def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
             raise UsageError("dt_scale is a factor on the step: every element must be finite and not negative.")
     if dt_scale.dim() == 0:
         return dt_scale
-    return dt_scale.reshape(batch, -1, 1)
+    return dt_scale[:, None, None] if dt_scale.dim() == 1 else dt_scale[..., None]

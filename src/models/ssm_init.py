@@ -20,7 +20,8 @@ _TRUNCATED_STD = 0.87962566103423978
 def lecun_normal(shape: tuple[int, ...], fan_in: int) -> Tensor:
     """Float64 draws of variance 1 / fan_in from a normal distribution cut off at two of its standard deviations."""
     std = math.sqrt(1.0 / fan_in) / _TRUNCATED_STD
-    return torch.nn.init.trunc_normal_(torch.empty(shape, dtype=torch.float64, device="cpu"), std=std, a=-2 * std, b=2 * std)
+    values = torch.empty(shape, dtype=torch.float64, device="cpu")
+    return torch.nn.init.trunc_normal_(values, std=std, a=-2 * std, b=2 * std)
 
 
 def complex_normal(shape: tuple[int, ...], variance: float = 1.0) -> Tensor:

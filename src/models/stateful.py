@@ -64,7 +64,8 @@ class StatefulLayer(SequenceLayer):
     A subclass says what a step is made of (`_build_step`) and how it is taken (`_advance`).
 
     Precision: parameters stay in float32 (or float64) under autocast and after `module.bfloat16()` or `.half()`, which
-    only move them, and where the default dtype has 16 bits. A 16-bit u is computed in the parameters' precision and y is returned in u's dtype.
+    only move them, and where the default dtype has 16 bits. A 16-bit u is computed in the parameters' precision and y
+    is returned in u's dtype.
 
     Args:
         d_model: H.

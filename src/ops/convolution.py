@@ -33,6 +33,7 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None) ->
         (B, L, H), in u's dtype. The same inside an autocast region: transforms never run in half precision.
     Raises:
         UsageError: shapes that do not fit.
+    A NaN or an infinite input reaches every output of its sample and feature, earlier ones too.
     Derivatives of every order exist; a backward pass costs one transform of the gradient, one inverse per sample and
     one inverse for the kernel.
     >>> u = torch.arange(1.0, 6.0).view(1, 5, 1)
@@ -179,6 +180,6 @@ def _check(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None) -> None:
     kernels = [kernel] if reverse_kernel is None else [kernel, reverse_kernel]
     if u.dim() != 3 or 0 in u.shape or any(k.dim() != 2 or k.shape[0] != u.shape[2] or k.shape[1] < 1 for k in kernels):
         raise UsageError(
-            f"convolve takes u (B, L, H) with L >= 1 and kernels (H, lags), got u {tuple(u.shape)} and "
+            f"convolve takes u (B, L, H), none of them 0, and kernels (H, lags), got u {tuple(u.shape)} and "
             f"{', '.join(str(tuple(k.shape)) for k in kernels)}."
         )

@@ -197,7 +197,7 @@ def _as_real(table: Tensor) -> Tensor:
 
 def _vandermonde_keops(coefficient: Tensor, w: Tensor, length: int) -> Tensor:
     # KeOps has no integer power of a complex number; exp(l log w) in one precision carries w's own phase error.
-    # log 0 times position 0 is not a number; this far from 0, powers and derivatives are those of 0 in either precision.
+    # log 0 times position 0 is not a number; this near to 0, powers and derivatives are those of 0.
     log_w = torch.log(w + _NEXT_TO_ZERO * (w == 0)).to(coefficient.dtype)
     position = torch.arange(length, dtype=log_w.real.dtype, device=w.device).to(log_w.dtype)
     shape = coefficient.shape

@@ -25,12 +25,18 @@ def test_layers_are_built_on_the_default_device_in_a_dtype_that_is_enough(case):
         assert {parameter.dtype for parameter in layer.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize("name", ["s5", "lru", "fractal", "transformer"])
-def test_an_empty_batch_gives_an_empty_batch(name):
-    layer = build((name, {"n_heads": 2} if name == "transformer" else {}))
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("s5", {}), ("lru", {}), ("fractal", {}), ("fractal", {"time": "ltv"}), ("transformer", {"n_heads": 2})],
+)
+def test_an_empty_batch_gives_an_empty_batch(name, options):
+    layer = build((name, options))
     u = draw(0, 7, D_MODEL).requires_grad_()
     y, state = layer(u)
     assert y.shape == u.shape
     y.sum().backward()
     assert all((parameter.grad == 0).all() for parameter in layer.parameters() if parameter.grad is not None)
     assert layer.step(u[:, 0], state)[0].shape == (0, D_MODEL)
+    assert layer(u, lengths=torch.ones(0, dtype=torch.int64))[0].shape == u.shape
+    if name != "lru":
+        assert layer(u, dt_scale=torch.ones(0, 7))[0].shape == u.shape

@@ -127,4 +127,8 @@ def test_keops_gives_the_same(capfd):
     coefficient, w = modes(2, 3, smallest=0.5)
     kernel = vandermonde(coefficient, w, 9, "keops")
     torch.testing.assert_close(kernel, direct(coefficient, w, 9), rtol=1e-10, atol=1e-10)
+    w.data[0, 0] = 0.0
+    results = [vandermonde(coefficient, w.requires_grad_(), 9, backend) for backend in ("keops", "torch")]
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(*(torch.autograd.grad(k.sum(), w)[0] for k in results), rtol=1e-8, atol=1e-8)
     assert capfd.readouterr().out == ""

@@ -40,8 +40,8 @@ class DSS(SISOLayer):
         N(0, 1), D (H,). Buffer: softmax_length ().
     Raises:
         UsageError: impossible sizes or step range, unknown backend.
-    The normalisation is x / (|x|^2 + 1e-7) in the place of 1 / x, as published: a mode that makes |x| small, such as one
-    with |Lambda| S dt far below 1, is damped by it, and its kernel is not the plain softmax.
+    As published, 1 / x with x = Lambda (exp(z S) - 1) is computed as conj(x) / (|x|^2 + 1e-7). A mode whose |x| is not
+    far above 3e-4 (a slow one, at a short S dt) is damped by that, and its kernel is smaller than the softmax above.
     Source: arXiv 2203.14343, proposition 1 (b), sections 3.2 and 4.
     """
 

@@ -94,7 +94,9 @@ class FractalConv(DiagonalSISO):
     def extra_repr(self) -> str:
         """Sizes and options in the module's printed form."""
         alphas = ", ".join(f"{alpha:.3g}" for alpha in self.alphas)
-        return f"{super().extra_repr()}, measure={self.measure.name}, imag={self.measure.imag}, initial_alphas=({alphas})"
+        return (
+            f"{super().extra_repr()}, measure={self.measure.name}, imag={self.measure.imag}, initial_alphas=({alphas})"
+        )
 
 
 def _rows(bank: list[Block]) -> tuple[np.ndarray, np.ndarray]:

@@ -71,8 +71,8 @@ class Fractal(DiagonalSSM):
             that every measure's mean memory runs from 1 / dt_max to 1 / dt_min positions.
         dt_min, dt_max: see dt; in units of one sample.
         bidirectional: add a second scan over the reversed sequence with its own C.
-        learn_alpha: train alpha, from a start inside `AlphaFamily`'s interval, and let B_tilde (and for the tau and galerkin measures Lambda) follow it; see
-            `AlphaFamily`. B then holds the rows w_p.
+        learn_alpha: train alpha, and let B_tilde (and for the tau and galerkin measures Lambda) follow it; see
+            `AlphaFamily`, also for the interval that a start must lie in. B then holds the rows w_p.
         time: "lti": the 1 / t of the HiPPO system is replaced by a learned step, as in the paper. "ltv": the 1 / t
             system itself, whose memory stretches with the time since the start: u(c t) gives at c t the state that
             u(t) gives at t. No step is learned; dt_scale says how long each input lasts. Causal only.
@@ -245,8 +245,8 @@ class Fractal(DiagonalSSM):
         alphas = ", ".join(f"{alpha:.3g}" for alpha in self.alphas)
         return (
             f"d_model={self.d_model}, n_modes={self.n_modes}, measure={self.measure.name}, imag={self.measure.imag}, "
-            f"{'alphas' if self._family else 'initial_alphas'}=({alphas}), time={self.time}, bidirectional={self.bidirectional}, "
-            f"discretization={self.discretization}"
+            f"{'alphas' if self._family else 'initial_alphas'}=({alphas}), time={self.time}, "
+            f"bidirectional={self.bidirectional}, discretization={self.discretization}"
         )
 
 

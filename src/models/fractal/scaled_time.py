@@ -47,4 +47,5 @@ def durations(dt_scale: float | Tensor, length: int, device: torch.device) -> Te
     """(B or 1, L) float64, how long each input lasts in samples; dt_scale as `broadcast_dt_scale` leaves it."""
     if not isinstance(dt_scale, Tensor):
         return torch.full((1, length), dt_scale, dtype=torch.float64, device=device)
-    return dt_scale.double().reshape(-1, dt_scale.shape[1] if dt_scale.dim() == 3 else 1).expand(-1, length)
+    scale = dt_scale.double()
+    return (scale[..., 0] if scale.dim() == 3 else scale.reshape(1, 1)).expand(-1, length)

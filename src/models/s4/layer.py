@@ -40,8 +40,8 @@ class S4(SISOLayer):
         bidirectional: add a kernel for the future, with a C of its own.
         dt_transform: "exp" (the papers) or "softplus" (the published code since version 4).
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
-        fold_length: F above; None trains C. It is kept in the state dict as `folded_at` (0 for None), since it says what
-            C means, and loading weights sets it.
+        fold_length: F above; None trains C. It says what C means, so it is kept in the state dict as `folded_at` (0 for
+            None), and loading weights sets it.
         backend: how the kernel is computed: "powers" (matrix powers), "cauchy" (sums over poles), "keops" (the same,
             compiled by KeOps), or "auto": powers, but cauchy where C is folded, which then needs no powers.
     Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), P and, where it differs, Q

@@ -45,7 +45,8 @@ def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str | Non
         d_state: N, the order of the real system; even for the published names.
         method: "normal" or "direct"; only for measures, where None is "normal".
     Raises:
-        UsageError: unknown name or method, a method for a published name, odd N where pairs are needed, a measure that cannot be diagonalised that way.
+        UsageError: unknown name or method, a method for a published name, odd N where pairs are needed, a measure that
+            cannot be diagonalised that way.
     Source: arXiv 2206.11893 and the published S4D code; floors of 1e-4 included.
     """
     if isinstance(init, Mapping) or init not in PUBLISHED:

@@ -38,8 +38,8 @@ def scan(
         backend: "auto", "reference", "torch", "native" or "triton".
     Returns:
         x: (B, L, P) in the promoted dtype of the arguments, contiguous. float16 and bfloat16 are computed in float32
-        (complex64 beside a complex argument) and rounded once, at the end. Differentiable in a, b and x0, twice too. Inside forward-mode
-        derivatives and torch.func transforms "auto" is "reference", the only one that they can follow.
+        (complex64 beside a complex argument) and rounded once, at the end. Differentiable in a, b and x0, twice too.
+        Inside forward-mode derivatives and torch.func transforms "auto" is "reference", all that they can follow.
         The same inputs give the same bits on every run (on the CPU: with the same number of threads).
     Raises:
         UsageError: shapes, dtypes or devices that do not fit, or a named backend that cannot run here.
