@@ -169,6 +169,8 @@ def test_weights_bring_their_fold_length_along():
         again = copy.deepcopy(target)
         again.load_state_dict(S4(4, 8, fold_length=5).double().state_dict())
         assert (again.fold_length, target.fold_length) == (5, trained)
+        again.fold_length = 6
+        assert again.state_dict()["folded_at"] == 6
 
 
 def test_a_step_of_zero_is_refused():

@@ -66,6 +66,11 @@ def keep_length(layer: nn.Module, name: str, length: int | None, entry: str) -> 
     setattr(layer, name, length)
     layer.register_buffer(entry, torch.tensor(length or 0, device="cpu").to(torch.get_default_device()))
     layer.register_load_state_dict_post_hook(functools.partial(_read_length, name=name, entry=entry))
+    layer.register_state_dict_pre_hook(functools.partial(_write_length, name=name, entry=entry))
+
+
+def _write_length(layer: nn.Module, _prefix: str, _keep_vars: bool, *, name: str, entry: str) -> None:
+    layer.get_buffer(entry).fill_(getattr(layer, name) or 0)
 
 
 def _read_length(layer: nn.Module, _: object, *, name: str, entry: str) -> None:
