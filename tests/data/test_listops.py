@@ -186,7 +186,7 @@ def test_generated_dataset(tmp_path):
     for row, length in zip(batch.inputs, batch.lengths.tolist(), strict=True):
         assert row[length - 1] == 2 and not row[length:].any() and row[:length].min() >= 2
     facts = data.describe()
-    assert facts["source"] == "generated" and facts["lra"] and facts["counts"]["val"] == 5
+    assert facts["source"] == "generated" and facts["lra"] is False and facts["counts"]["val"] == 5
     assert sum(facts["label_shares"]["test"]) == pytest.approx(1.0)
 
 
@@ -284,6 +284,12 @@ def test_wrong_options():
         ListOps(Path("x"), l_max=1)
     with pytest.raises(UsageError, match="prepare"):
         ListOps(Path("x")).split("train")
+
+
+def test_only_the_whole_set_by_the_recipe_is_the_benchmark():
+    assert ListOps(Path("x"))._is_benchmark() and ListOps(Path("x"), seed=3)._is_benchmark()
+    assert not ListOps(Path("x"), n_train=9_600)._is_benchmark()
+    assert not ListOps(Path("x"), max_depth=9)._is_benchmark()
 
 
 def test_changed_recipe_is_generated_and_not_the_benchmark(tmp_path):
