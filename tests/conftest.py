@@ -1,5 +1,15 @@
-"""Before torch is imported anywhere: one thread a process. The tests are many small ones, run in several processes."""
+"""What all tests share. Before torch is imported anywhere: one thread a process, since the tests are many small ones."""
 
 import os
 
+import pytest
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def built_in_layers() -> list[str]:
+    """Names of the layers of this package: the registry may also hold toys of tests that ran before."""
+    from fractal_ssm.registry import layers
+
+    return [name for name in layers.names() if layers.get(name).__module__.startswith("fractal_ssm.")]

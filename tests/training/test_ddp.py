@@ -73,9 +73,8 @@ def worker(rank: int, names: list[str], folder: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["s5", pytest.param("all", marks=pytest.mark.slow)])
-def test_two_processes(tmp_path, monkeypatch, which):
-    ours = [name for name in layers.names() if layers.get(name).__module__.startswith("fractal_ssm.")]
-    names = ours if which == "all" else [which]
+def test_two_processes(tmp_path, monkeypatch, built_in_layers, which):
+    names = built_in_layers if which == "all" else [which]
     monkeypatch.setenv("PYTHONPATH", str(FOLDER))
     mp.spawn(worker, args=(names, str(tmp_path)), nprocs=2)
     found = torch.load(tmp_path / "found.pt", weights_only=True)
