@@ -223,3 +223,7 @@ def _remove_if_empty(run_dir: Path) -> None:
 def _leave(message: str, status: int) -> None:
     print(message, file=sys.stderr)
     sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()
