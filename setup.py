@@ -39,7 +39,7 @@ setup(
         "safetensors>=0.5",
     ],
     extras_require={
-        "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100"],
+        "test": ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100"],
         "sweep": ["hydra-joblib-launcher>=1.2", "hydra-submitit-launcher>=1.2"],
     },
     entry_points={"console_scripts": ["fractal-train=fractal_ssm.train:main"]},
