@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -55,9 +56,9 @@ class ProxyData(SequenceData):
         self.l_max, self.seed = length, seed
         self.n_samples = {"train": n_train, "val": n_val, "test": n_test}
 
+    @abstractmethod
     def draw(self, rng: np.random.Generator, label: int) -> np.ndarray:
         """One sample (L, d_input) float32 of the class `label`."""
-        raise NotImplementedError
 
     def prepare(self) -> None:
         """Nothing to do: samples are drawn when they are asked for."""
