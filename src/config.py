@@ -90,6 +90,7 @@ class TrainingConfig:
     batch_size: samples a batch and device; eval_batch_size: the same for validation and test, None for batch_size.
     max_epochs, max_steps: training ends at whichever comes first; at least one of them.
     max_minutes: wall-clock limit of the fit; what was reached by then is validated and tested.
+    target_accuracy: the fit ends at the first validation with at least this accuracy, in (0, 1].
     bucket_by_length: batches of samples of similar length (less padding); needs a dataset that knows its lengths.
     num_workers: loader processes; the order of the samples does not depend on it.
     train_eval_samples: how many training samples the final table scores on the selected checkpoint.
@@ -102,6 +103,7 @@ class TrainingConfig:
     max_epochs: Optional[int] = 10
     max_steps: Optional[int] = None
     max_minutes: Optional[float] = None
+    target_accuracy: Optional[float] = None
     bucket_by_length: bool = False
     num_workers: int = 0
     train_eval_samples: int = 2000
@@ -260,6 +262,8 @@ def validate(config: Config) -> None:
         raise UsageError(f"scheduler takes one length of the warm-up, got {' and '.join(warmups)}; set the others to null.")
     if scheduler.warmup_fraction is not None and not 0 <= scheduler.warmup_fraction <= 1:
         raise UsageError(f"scheduler.warmup_fraction is a share of the steps in [0, 1], got {scheduler.warmup_fraction}.")
+    if training.target_accuracy is not None and not 0 < training.target_accuracy <= 1:
+        raise UsageError(f"training.target_accuracy is a share of the samples in (0, 1], got {training.target_accuracy}.")
     if not 0 <= scheduler.min_factor <= 1:
         raise UsageError(f"scheduler.min_factor is in [0, 1], got {scheduler.min_factor}.")
     for node, part in (("model.layer", config.model.get("layer")), ("dataset", config.dataset)):

@@ -164,6 +164,20 @@ class StepLimit(Callback):
             trainer.should_stop = True
 
 
+class TargetReached(Callback):
+    """Ends the fit after a validation whose accuracy is at least `accuracy`."""
+
+    def __init__(self, accuracy: float, console: Console | None):
+        self._accuracy, self._console = accuracy, console
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn != "fit" or pl_module.results["val"].accuracy < self._accuracy:
+            return
+        trainer.should_stop = True
+        if self._console is not None:
+            self._console.print(f"Target: training.target_accuracy={self._accuracy:g} reached at step {trainer.global_step}.")
+
+
 class ChanceHint(Callback):
     """Says, once, that a binary task has stayed at chance for `steps` steps, and what has helped others."""
 

@@ -17,7 +17,7 @@ from torch import nn
 from ..config import Config
 from ..data.base import SPLITS
 from ..errors import UsageError
-from .callbacks import ChanceHint, Checkpoint, Curves, ProgressBar, StepLimit, TimeLimit
+from .callbacks import ChanceHint, Checkpoint, Curves, ProgressBar, StepLimit, TargetReached, TimeLimit
 from .data import Loaders
 from .module import Classifier
 from .record import Metrics, Record, device_name, earlier_parts, environment, peak_memory, write_text
@@ -116,6 +116,8 @@ class Session:
             callbacks.append(StepLimit(training.max_steps))
         if training.max_minutes is not None:
             callbacks.append(TimeLimit(training.max_minutes, self._console))
+        if training.target_accuracy is not None:
+            callbacks.append(TargetReached(training.target_accuracy, self._console))
         if config.trainer.progress_bar:
             callbacks.append(ProgressBar())
         self._trainer = make_trainer(config, self.run_dir, callbacks)
@@ -149,7 +151,7 @@ class Session:
 
     def fit(self) -> None:
         """Train; the checkpoint of the highest validation accuracy is kept."""
-        started = time.monotonic()
+        started, cpu_started = time.monotonic(), time.process_time()
         try:
             self._trainer.fit(self._module, datamodule=self._loaders, ckpt_path=self.config.resume, weights_only=True)
         except SystemExit as error:
@@ -163,6 +165,8 @@ class Session:
             steps=self._trainer.global_step,
             epochs=self._trainer.current_epoch,
             fit_seconds=round(time.monotonic() - started, 3),
+            # Of this process, all its threads: what a busy or suspended machine does not lengthen.
+            fit_cpu_seconds=round(time.process_time() - cpu_started, 3),
             samples_per_second=self._curves.train_samples / max(self._curves.train_seconds, 1e-9),
         )
 

@@ -39,6 +39,7 @@ def test_record(finished):
     assert record["data"]["source"] == "generated" and record["device"]
     assert record["steps"] == record["planned_steps"] == 24
     assert record["peak_memory_bytes"] > 1e7 and record["samples_per_second"] > 0
+    assert 0 < record["fit_cpu_seconds"] < 100 * record["fit_seconds"]
     assert sum(group["parameters"] for group in record["parameter_groups"]) == record["parameters"]
     for split, samples in (("train", 10), ("val", 21), ("test", 21)):
         result = record["metrics"][split]
@@ -93,6 +94,14 @@ def test_time_limit_still_ends_in_a_test(toy_config, tmp_path, capsys):
     assert facts["steps"] == 1 and facts["status"] == "finished"
     assert facts["metrics"]["test"]["samples"] == 21
     assert "training.max_minutes=0 reached at step 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("target", "steps"), [(0.05, 8), (1.0, 24)])
+def test_a_reached_target_ends_the_fit(toy_config, tmp_path, capsys, target, steps):
+    """The toy task of three classes is above 5 % after any epoch of 8 steps, and never at 100 %."""
+    facts = run(toy_config(f"training.target_accuracy={target}"), tmp_path)
+    assert facts["steps"] == steps and facts["planned_steps"] == 24 and facts["metrics"]["test"]["samples"] == 21
+    assert ("target_accuracy=0.05 reached at step 8" in capsys.readouterr().out) is (target < 1)
 
 
 @pytest.mark.parametrize(("limit", "epochs"), [(3, None), (8, None), (11, 3)])
