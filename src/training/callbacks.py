@@ -175,7 +175,9 @@ class TargetReached(Callback):
             return
         trainer.should_stop = True
         if self._console is not None:
-            self._console.print(f"Target: training.target_accuracy={self._accuracy:g} reached at step {trainer.global_step}.")
+            self._console.print(
+                f"Target: training.target_accuracy={self._accuracy:g} reached at step {trainer.global_step}."
+            )
 
 
 class ChanceHint(Callback):
