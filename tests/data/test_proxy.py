@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fractal_ssm.data.proxy import ProxyAdding, ProxyRecall
+from fractal_ssm.data.pathfinder.generate import Generator
+from fractal_ssm.data.proxy import ProxyAdding, ProxyPathfinder, ProxyRecall
 from fractal_ssm.errors import UsageError
 from fractal_ssm.registry import datasets
 
@@ -76,6 +77,37 @@ def test_adding_needs_both_marked_values():
     assert 0.7 < ((second > 0) == labels).mean() < 0.85
 
 
+def test_pathfinder_images_are_those_of_the_generator_and_splits_share_none():
+    counts = {"n_train": 30, "n_val": 10, "n_test": 20}
+    data, other = (ProxyPathfinder(None, **counts, seed=seed) for seed in (0, 1))
+    with pytest.raises(UsageError, match="prepare"):
+        data.split("train")
+    data.prepare(), other.prepare()
+    drawn = Generator(data.setting).draw(0, 60)
+    samples = [sample for name in ("train", "val", "test") for sample in data.split(name)]
+    pixels, labels = (np.stack(part) for part in zip(*samples, strict=True))
+    np.testing.assert_allclose((pixels + 1) * 127.5, drawn.images.reshape(60, 1024, 1), atol=1e-4)
+    np.testing.assert_array_equal(labels, drawn.labels)
+    assert len(np.unique(pixels, axis=0)) == 60
+    facts = data.describe()
+    assert facts["counts"] == {"train": 30, "val": 10, "test": 20} and facts["lra"] is False
+    assert facts["label_shares"]["test"] == [1 - labels[40:].mean(), labels[40:].mean()]
+    assert facts["checksum"] != other.describe()["checksum"]
+    batch = data.collate([data.split("val")[index] for index in range(4)])
+    assert batch.inputs.shape == (4, 1024, 1) and batch.lengths.tolist() == [1024] * 4
+
+
+@pytest.mark.parametrize(("dashes", "share"), [(6, 0.59), (4, 0.72), (3, 0.80)])
+def test_what_the_distance_of_the_discs_tells(dashes, share):
+    """The figures of the docstring: a table of distances, filled on one half of the images and read on the other."""
+    drawn = Generator(ProxyPathfinder(None, contour_length=dashes).setting).draw(0, 20_000)
+    distances = np.hypot(*(drawn.discs[:, 0] - drawn.discs[:, 1]).T.astype(float))
+    bins, known, labels = (2 * distances).astype(int), slice(0, 10_000), drawn.labels
+    ones = np.bincount(bins[known], labels[known], minlength=bins.max() + 1)
+    guess = 2 * ones > np.bincount(bins[known], minlength=bins.max() + 1)
+    assert (guess[bins[10_000:]] == labels[10_000:]).mean() == pytest.approx(share, abs=0.02)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -86,6 +118,8 @@ def test_adding_needs_both_marked_values():
         (lambda: ProxyAdding(None, margin=1.9), "margin < 1.9"),
         (lambda: ProxyAdding(None, length=100), "multiple of 16"),
         (lambda: ProxyAdding(None, seed=-1), "seed >= 0"),
+        (lambda: ProxyPathfinder(None, contour_length=1), "2 <= contour_length <= 14"),
+        (lambda: ProxyPathfinder(None, distractors=21), "distractors <= 20, got 6 and 21"),
     ],
 )
 def test_wrong_options(make, message):

@@ -146,7 +146,7 @@ def test_ctrl_c(monkeypatch, tmp_path, capsys):
 
 def test_every_task_has_a_name_of_its_own():
     tasks = {"listops", "pathfinder", "pathx", "imdb", "aan", "cifar", "smnist", "psmnist", "sc"}
-    assert tasks | {"proxy-recall", "proxy-adding"} <= set(datasets.names())
+    assert tasks | {"proxy-recall", "proxy-adding", "proxy-pathfinder"} <= set(datasets.names())
 
 
 def test_command_pathfinder(tmp_path, capsys):
