@@ -277,13 +277,32 @@ def time_models(context: Context) -> None:
     run(context.device, context.dry_run, context.table)
 
 
+def check_sums(context: Context) -> None:
+    """The Vandermonde and Cauchy kernels of the convolution layers."""
+    from scripts.gpu_sums import check_sums as run
+
+    def verdict(name: str, case: str, found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+        # Next to a pole single precision keeps three digits of S4's sums, in the plain form too.
+        _verdict(context, "sums", f"{name} {case}", deviation(found, expected), 5e-3 if name == "poles" else 2e-5)
+
+    run(context.device, context.dry_run, verdict)
+
+
+def time_sums(context: Context) -> None:
+    from scripts.gpu_sums import time_sums as run
+
+    run(context.device, context.dry_run, context.table)
+
+
 STAGES: dict[str, Callable[[Context], None]] = {
     "scan": check_scan,
     "layer": check_layer,
     "shapes": check_shapes,
+    "sums": check_sums,
     "repeatable": check_repeatable,
     "time-scan": time_scan,
     "time-layer": time_layer,
+    "time-sums": time_sums,
     "time-models": time_models,
     "big": check_big,
 }

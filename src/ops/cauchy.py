@@ -18,15 +18,18 @@ the sums are real matrix products.
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from ..errors import UsageError, unknown
-from .keops import keops_reason, lazy_tensor
+from ..errors import UsageError
+from . import sum_backends
+from .keops import lazy_tensor
+from .sum_backends import BACKENDS
 from .transforms import refuse_transforms
 
-BACKENDS = ("auto", "torch", "keops")
+__all__ = ["BACKENDS", "check_backend", "dplr_response"]
 
 # Elements of one block of pole reciprocals on a CPU: 4 MiB of float32 each for real and imaginary part.
 _CPU_BLOCK = 1 << 20
@@ -47,7 +50,8 @@ def dplr_response(
         C: (directions, H, P) complex.
         dt: (H,) real, > 0.
         length: number of points on the circle, >= 1, odd or even.
-        backend: "torch" (blocks that fit the cache), "keops" (compiled, no blocks), or "auto", which is "torch".
+        backend: "torch" (blocks that fit the cache), "triton" (CUDA and ROCm), "keops" (compiled, no blocks), or
+            "auto": "triton" where it can run on a device, else "torch".
     Returns:
         (directions, H, length // 2 + 1) complex, at omega_k = exp(-2 pi i k / length); `irfft` inverts it. Once
         differentiable.
@@ -55,7 +59,7 @@ def dplr_response(
         UsageError: unknown backend, one that cannot run here, or length < 1.
     Source: arXiv 2111.00396, appendix C.3, with the pole at omega = -1 cleared.
     """
-    check_backend(backend)
+    backend = sum_backends.choose("the Cauchy kernel", backend, dt.device)
     refuse_transforms("The Cauchy kernel")
     if length < 1:
         raise UsageError(f"A kernel needs a length >= 1, got {length}.")
@@ -66,8 +70,9 @@ def dplr_response(
     cosine, sine = torch.cos(half).to(dt.dtype), torch.sin(half).to(dt.dtype)
     pole = Lambda * dt[:, None]
     weights = torch.cat((products.real, (products * pole[:, None].conj()).real), dim=1)
-    sums = _keops_sums if backend == "keops" else _PoleSums.apply
-    over_real, over_product = sums(weights, pole.abs().square(), pole.real, cosine, sine).chunk(2, dim=1)
+    poles = (weights, pole.abs().square(), pole.real, cosine, sine)
+    sums = _keops_sums(*poles) if backend == "keops" else _PoleSums.apply(*poles, backend)
+    over_real, over_product = sums.chunk(2, dim=1)
     rho = 2 * dt[:, None, None] * (2j * sine * over_real - cosine * over_product)
     rho = rho.transpose(0, 1).unflatten(0, (len(left), len(right)))  # (directions + rank, 1 + rank, H, K)
     directions = len(C)
@@ -96,8 +101,11 @@ class _PoleSums(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, weights: Tensor, m: Tensor, a: Tensor, c: Tensor, s: Tensor) -> Tensor:
+    def forward(ctx, weights: Tensor, m: Tensor, a: Tensor, c: Tensor, s: Tensor, backend: str) -> Tensor:
         ctx.save_for_backward(weights, m, a, c, s)
+        ctx.backend = backend
+        if backend == "triton":
+            return _triton().pole_sums(weights, m, a, c, s)
         parts = []
         for rows in _row_blocks(m, len(c)):
             inverse = _inverse_poles(m[rows], a[rows], c, s)
@@ -113,6 +121,8 @@ class _PoleSums(torch.autograd.Function):
                 "S4(backend='powers'), which has all."
             )
         weights, m, a, c, s = ctx.saved_tensors
+        if ctx.backend == "triton":
+            return *_triton().pole_gradients(grad, weights, m, a, c, s), None, None, None
         parts = []
         for rows in _row_blocks(m, len(c)):
             re, im = _inverse_poles(m[rows], a[rows], c, s)
@@ -124,7 +134,7 @@ class _PoleSums(torch.autograd.Function):
             of_a = torch.bmm(g_re * sc, square_im.mT) - torch.bmm(g_im * sc, square_re.mT)
             parts.append((grad_weights, -(weights[rows] * of_m).sum(1), -4 * (weights[rows] * of_a).sum(1)))
         grad_weights, grad_m, grad_a = (torch.cat(part) for part in zip(*parts, strict=True))
-        return grad_weights, grad_m, grad_a, None, None
+        return grad_weights, grad_m, grad_a, None, None, None
 
 
 def _inverse_poles(m: Tensor, a: Tensor, c: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,13 +163,16 @@ def _keops_sums(weights: Tensor, m: Tensor, a: Tensor, c: Tensor, s: Tensor) -> 
     return torch.complex(real, imag).view(H, len(c), R).mT
 
 
+def _triton() -> ModuleType:
+    from . import triton_poles
+
+    return triton_poles
+
+
 def check_backend(backend: str) -> None:
     """Refuse an unknown backend, or one that cannot run here, when a layer is built.
 
     Raises:
         UsageError: with the reason and what to do.
     """
-    if backend not in BACKENDS:
-        raise unknown("backend of the Cauchy kernel", backend, BACKENDS)
-    if backend == "keops" and keops_reason():
-        raise UsageError(f"backend='keops' cannot run here: {keops_reason()} Or use backend='torch'.")
+    sum_backends.check("the Cauchy kernel", backend)

@@ -8,6 +8,8 @@ built by doubling (T[m : 2m] = T[0 : m] w^m: a complex product per entry and no 
 of interleaved (re, im), and joined by one batched real product of shapes (Q, 2N) and (2N, M). Cost per feature:
 O(N sqrt(L)) for the tables, 2 N L real multiply-adds for the product.
 
+On a GPU the same sums run as Triton kernels (`triton_vandermonde`), which split each tile of positions that way.
+
 Accuracy: the factors w^(2^k) are squared in the precision of `w`, so an entry of the table has seen at most log2(L)
 roundings of the working precision. Give `w` in complex128 with complex64 coefficients: the phase after L steps is then
 as exact as the kernel's own precision, at L = 16,384 too, where a float32 exponent loses two digits.
@@ -20,17 +22,20 @@ so derivatives of every order exist, and none divides by w (bilinear steps may p
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError
+from . import sum_backends
 from .convolution import transpose_into
-from .keops import keops_reason, lazy_tensor
+from .keops import lazy_tensor
+from .sum_backends import BACKENDS
 from .transforms import refuse_transforms
 
-BACKENDS = ("auto", "torch", "keops")
+__all__ = ["BACKENDS", "check_backend", "in_blocks", "vandermonde", "vandermonde_sum"]
 
 _NEXT_TO_ZERO = 1e-18
 
@@ -42,8 +47,8 @@ def vandermonde(coefficient: Tensor, w: Tensor, length: int, backend: str = "aut
         coefficient: (..., H, N) complex; its precision is the working precision and sets the result's.
         w: (H, N) complex, |w| <= 1 for a stable system; complex128 recommended (see the module).
         length: L >= 1.
-        backend: "torch" (the split above), "keops" (a compiled reduction without tables: slower on a CPU, for
-            comparisons), or "auto", which is "torch".
+        backend: "torch" (the split above), "triton" (CUDA and ROCm), "keops" (a compiled reduction without tables:
+            slower on a CPU, for comparisons), or "auto": "triton" where it can run on a device, else "torch".
     Returns:
         (..., H, L) real, float32 for complex64 coefficients and float64 for complex128.
     Raises:
@@ -52,16 +57,17 @@ def vandermonde(coefficient: Tensor, w: Tensor, length: int, backend: str = "aut
     >>> vandermonde(C, 0.5 * C, 4).tolist()
     [[2.0, 1.0, 0.5, 0.25]]
     """
-    _check(coefficient, w, length, backend)
+    _check(coefficient, w, length)
+    backend = sum_backends.choose("vandermonde", backend, w.device)
     refuse_transforms("vandermonde")
     if backend == "keops":
         return _vandermonde_keops(coefficient, w, length)
     rows = coefficient.reshape(-1, *w.shape).transpose(0, 1)
-    kernel = _Vandermonde.apply(rows, w, length)
+    kernel = _Vandermonde.apply(rows, w, length, backend)
     return kernel.transpose(0, 1).reshape(*coefficient.shape[:-1], length)
 
 
-def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False) -> Tensor:
+def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False, backend: str = "auto") -> Tensor:
     """Z[..., h, n] = sum_l sequence[..., h, l] w[h, n]^l, l = 0 .. L-1; with `newest_last`, w^(L-1-l) instead.
 
     The last state of x_k = w x_{k-1} + u_k, started at rest, is the second form of u.
@@ -70,19 +76,21 @@ def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False) -> T
         sequence: (..., H, L) real, L >= 1; any strides.
         w: (H, N) complex.
         newest_last: count the powers from the end.
+        backend: as in `vandermonde`; "keops", which has no form of this sum, is "torch".
     Returns:
         (..., H, N) complex of the sequence's precision.
     Raises:
-        UsageError: shapes that do not fit.
+        UsageError: shapes that do not fit, unknown backend, or one that cannot run here.
     """
     if w.dim() != 2 or sequence.dim() < 2 or sequence.shape[-2] != w.shape[0] or sequence.shape[-1] < 1:
         raise UsageError(
             f"vandermonde_sum takes a sequence (..., H, L) and w (H, N), got {tuple(sequence.shape)} "
             f"and {tuple(w.shape)}."
         )
+    backend = sum_backends.choose("vandermonde_sum", backend, w.device)
     refuse_transforms("vandermonde_sum")
     rows = sequence.reshape(-1, *sequence.shape[-2:]).transpose(0, 1)
-    sums = _VandermondeSum.apply(rows, w, newest_last)
+    sums = _VandermondeSum.apply(rows, w, newest_last, backend)
     return sums.transpose(0, 1).reshape(*sequence.shape[:-1], w.shape[-1])
 
 
@@ -109,8 +117,11 @@ class _Vandermonde(torch.autograd.Function):
     """rows of coefficients (H, R, N) and w (H, N) to (H, R, L)."""
 
     @staticmethod
-    def forward(ctx, coefficient: Tensor, w: Tensor, length: int) -> Tensor:
+    def forward(ctx, coefficient: Tensor, w: Tensor, length: int, backend: str) -> Tensor:
         ctx.save_for_backward(coefficient, w)
+        ctx.backend = backend
+        if backend == "triton":
+            return _triton().expand(coefficient, w, length)
         H, R, N = coefficient.shape
         inner, outer = _tables(w, length, R, coefficient.dtype)
         # Re(a b) is the real inner product of conj(a) and b.
@@ -123,18 +134,21 @@ class _Vandermonde(torch.autograd.Function):
         coefficient, w = ctx.saved_tensors
         R = coefficient.shape[1]
         needs_w = ctx.needs_input_grad[1]
-        sums = _VandermondeSum.apply(torch.cat((grad, _shifted(grad)), dim=1) if needs_w else grad, w, False)
+        sequences = torch.cat((grad, _shifted(grad)), dim=1) if needs_w else grad
+        sums = _VandermondeSum.apply(sequences, w, False, ctx.backend)
         grad_w = (2 * (coefficient * sums[:, R:]).sum(1).conj()).to(w.dtype) if needs_w else None
-        return 2 * sums[:, :R].conj(), grad_w, None
+        return 2 * sums[:, :R].conj(), grad_w, None, None
 
 
 class _VandermondeSum(torch.autograd.Function):
     """rows of sequences (H, R, L) and w (H, N) to (H, R, N)."""
 
     @staticmethod
-    def forward(ctx, sequence: Tensor, w: Tensor, newest_last: bool) -> Tensor:
+    def forward(ctx, sequence: Tensor, w: Tensor, newest_last: bool, backend: str) -> Tensor:
         ctx.save_for_backward(sequence, w)
-        ctx.newest_last = newest_last
+        ctx.newest_last, ctx.backend = newest_last, backend
+        if backend == "triton":
+            return _triton().collapse(sequence, w, newest_last)
         H, R, L = sequence.shape
         inner, outer = _tables(w, L, R, sequence.dtype.to_complex())
         Q, M = outer.shape[1], inner.shape[1]
@@ -150,13 +164,13 @@ class _VandermondeSum(torch.autograd.Function):
         sequence, w = ctx.saved_tensors
         grad_sequence = grad_w = None
         if ctx.needs_input_grad[0]:
-            grad_sequence = 0.5 * _Vandermonde.apply(grad.conj(), w, sequence.shape[-1])
+            grad_sequence = 0.5 * _Vandermonde.apply(grad.conj(), w, sequence.shape[-1], ctx.backend)
             grad_sequence = grad_sequence.flip(-1) if ctx.newest_last else grad_sequence
         if ctx.needs_input_grad[1]:
             oldest_last = sequence.flip(-1) if ctx.newest_last else sequence
-            slope = _VandermondeSum.apply(_shifted(oldest_last), w, False)
+            slope = _VandermondeSum.apply(_shifted(oldest_last), w, False, ctx.backend)
             grad_w = (grad * slope.conj()).sum(1).to(w.dtype)
-        return grad_sequence, grad_w, None
+        return grad_sequence, grad_w, None, None
 
 
 def _tables(w: Tensor, length: int, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -208,20 +222,22 @@ def _vandermonde_keops(coefficient: Tensor, w: Tensor, length: int) -> Tensor:
     return 2 * total.reshape(*shape[:-1], length).real
 
 
+def _triton() -> ModuleType:
+    from . import triton_vandermonde
+
+    return triton_vandermonde
+
+
 def check_backend(backend: str) -> None:
     """Refuse an unknown backend, or one that cannot run here, when a layer is built.
 
     Raises:
         UsageError: with the reason and what to do.
     """
-    if backend not in BACKENDS:
-        raise unknown("backend of vandermonde", backend, BACKENDS)
-    if backend == "keops" and keops_reason():
-        raise UsageError(f"backend='keops' cannot run here: {keops_reason()} Or use backend='torch', which is faster.")
+    sum_backends.check("vandermonde", backend)
 
 
-def _check(coefficient: Tensor, w: Tensor, length: int, backend: str) -> None:
-    check_backend(backend)
+def _check(coefficient: Tensor, w: Tensor, length: int) -> None:
     if w.dim() != 2 or coefficient.shape[-2:] != w.shape or not (coefficient.is_complex() and w.is_complex()):
         raise UsageError(
             f"vandermonde takes complex coefficients (..., H, N) and complex w (H, N), got {tuple(coefficient.shape)} "

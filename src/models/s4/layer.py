@@ -17,7 +17,7 @@ from ..stateful import full_precision, real_parameter
 from .init import initial_low_rank
 from .system import LowRankSystem
 
-BACKENDS = ("auto", "powers", "cauchy", "keops")
+BACKENDS = ("auto", "powers", "cauchy", "keops", "triton")
 
 
 @register_layer("s4")
@@ -42,12 +42,13 @@ class S4(SISOLayer):
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
         fold_length: F above; None trains C. It says what C means, so it is kept in the state dict as `folded_at` (0 for
             None), and loading weights sets it.
-        backend: how the kernel is computed: "powers" (matrix powers), "cauchy" (sums over poles), "keops" (the same,
-            compiled by KeOps), or "auto": powers, but cauchy where C is folded, which then needs no powers.
+        backend: how the kernel is computed: "powers" (matrix powers), "cauchy" (sums over poles), "keops" or "triton"
+            (the same, by that backend of `ops.cauchy`; cauchy itself takes what is best on the device), or "auto":
+            powers, but cauchy where C is folded, which then needs no powers.
     Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), P and, where it differs, Q
         (rank, n_ssm, P, 2), C (directions, H, P, 2), D (H,). Buffer: folded_at ().
-    A scale `dt_scale` of 0 is refused: the low-rank form divides by the step. Derivatives of `cauchy` and `keops` are
-    first ones only.
+    A scale `dt_scale` of 0 is refused: the low-rank form divides by the step. Derivatives of `cauchy`, `keops` and
+    `triton` are first ones only.
     Raises:
         UsageError: sizes that do not divide, unknown names, an impossible step range.
     Source: arXiv 2111.00396, 2206.12037; parametrisation and initial distributions as in the published code.
@@ -82,7 +83,7 @@ class S4(SISOLayer):
         check_flags("S4", bidirectional=bidirectional)
         n_ssm = check_copies("S4", d_model, n_ssm)
         check_choice("backend of S4", backend, BACKENDS)
-        if backend == "keops":
+        if backend in ("keops", "triton"):
             check_backend(backend)
         modes = initial_low_rank(init, d_state)
         n_modes = d_state // 2

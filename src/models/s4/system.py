@@ -37,7 +37,7 @@ class LowRankSystem(System):
         dt: (H,) float64.
         dtype: complex dtype of the layer, in which kernels and states are returned.
         fold_length: F if C stands for C (I - A_bar^F), None if C is itself.
-        backend: "powers", "cauchy" or "keops".
+        backend: "powers", or "cauchy", "keops", "triton" for the sums over poles.
     """
 
     Lambda: Tensor
@@ -62,7 +62,7 @@ class LowRankSystem(System):
             *(value.to(self.dtype) for value in (self.Lambda, self.P, self.Q, self.B, C)),
             self.dt.to(self.dtype.to_real()),
             points,
-            "keops" if self.backend == "keops" else "torch",
+            "auto" if self.backend == "cauchy" else self.backend,
         )
         return torch.fft.irfft(response, n=points)[..., :length]
 

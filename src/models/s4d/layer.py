@@ -28,7 +28,7 @@ class S4D(DiagonalSISO):
         dt_transform: "exp" (the papers) or "softplus" (the published code since version 4).
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
         l_max: only for "dss": the number of positions that its softmax runs over.
-        backend: of `ops.vandermonde`: "auto", "torch" or "keops".
+        backend: of `ops.vandermonde`: "auto", "torch", "triton" or "keops".
     Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), C (directions, H, P, 2), D (H,).
     Raises:
         UsageError: sizes that do not divide, unknown names, an impossible step range.

@@ -37,7 +37,7 @@ class DiagonalSISO(SISOLayer):
         inv_dt: (H,) initial parameters of the steps.
         dt_transform: "exp" or "softplus".
         l_max: only for "dss": the number of positions that its softmax runs over, kept in the state dict.
-        backend: of `ops.vandermonde`: "auto", "torch" or "keops".
+        backend: of `ops.vandermonde`: "auto", "torch", "triton" or "keops".
     Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), C (directions, H, P, 2), D (H,); last axis
         (re, im).
     Raises:

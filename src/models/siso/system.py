@@ -76,7 +76,8 @@ class DiagonalSystem(System):
 
     def gather(self, u: Tensor) -> Tensor:
         """B_bar sum_k Lambda_bar^(L-1-k) u_k."""
-        return self.B_bar.to(self.C.dtype) * vandermonde_sum(u.transpose(1, 2), self.Lambda_bar, newest_last=True)
+        sums = vandermonde_sum(u.transpose(1, 2), self.Lambda_bar, newest_last=True, backend=self.backend)
+        return self.B_bar.to(self.C.dtype) * sums
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """One position."""

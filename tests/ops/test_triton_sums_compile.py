@@ -1,0 +1,29 @@
+"""The Vandermonde and Cauchy kernels compile for the GPUs we name, in both precisions, and spill nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
+def test_costs(target):
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, str(HERE / "compile_sums.py"), target]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["case"] for row in rows} >= {"squares", "expand", "collapse", "pole sums", "pole gradients"}
+    assert {row["real"] for row in rows} == {"fp32", "fp64"}
+    for row in rows:
+        assert row["spills"] == 0, row
+        assert row["shared"] <= 32 * 1024, row
+        # Two programs of 128 threads and more fit the registers of a multiprocessor.
+        assert row["registers"] <= 255, row
+        if row["real"] == "fp32":
+            assert row["registers"] <= 160, row
