@@ -14,20 +14,21 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from . import report
+from . import report, steps
 from .cases import CASES, CURVES, QUICK, QUICK_CURVES, Case
 from .contenders import KINDS, Contenders
-from .timing import CLOCKS, Table, time_cpu
+from .timing import CLOCKS, Table, forget_peak, peak_mb, resident_mb, time_cpu
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = (
-    "case", "contender", "what", "ms", "p20", "p80", "of_copy", "peak_mb", "error", "gradient_error", "clock",
-    "threads", "torch", "note",
+    "case", "contender", "what", "ms", "p20", "p80", "of_copy", "samples_s", "peak_mb", "error", "gradient_error",
+    "clock", "threads", "torch", "note",
 )  # fmt: skip
 
 
@@ -72,6 +73,11 @@ def errors(found: list[Tensor], exact: list[Tensor]) -> tuple[float, float]:
 
 
 def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: bool, clock: str = "wall") -> None:
+    common = {"case": case.name, "clock": clock, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    if case.kind == "step":
+        peak_of = partial(_peak, case) if memory else None
+        steps.bench(case.shape, table, seconds, only_ours, peak_of, clock, common)
+        return
     contenders = KINDS[case.kind](case.shape, case.mode)
     names = [name for name in contenders.run if name not in case.without and (name.startswith("ours") or not only_ours)]
     given = tensors(case)
@@ -82,7 +88,6 @@ def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: boo
     exact = run(case, contenders, oracle, seed, wide=True)
     largest = max([out, *given], key=lambda t: t.numel() * t.element_size()).detach()
     copy = time_cpu(largest.clone, seconds, clock)
-    common = {"case": case.name, "clock": clock, "threads": torch.get_num_threads(), "torch": torch.__version__}
     table.add(contender="copy", what="forward", ms=copy.median, p20=copy.p20, p80=copy.p80, of_copy=1.0, **common)
     for name in names:
         found = errors(run(case, contenders, name, seed), exact)
@@ -115,7 +120,7 @@ def _both(contenders: Contenders, name: str, given: list[Tensor], seed: Tensor):
 
 
 def _peak(case: Case, name: str) -> float:
-    """Peak memory of forward + backward over idle, in MB, in a process of its own."""
+    """Peak memory of forward + backward (or of a training step) over idle, in MB, in a process of its own."""
     command = [sys.executable, "-m", "scripts.bench", "--peak", repr(case), name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
@@ -123,6 +128,9 @@ def _peak(case: Case, name: str) -> float:
 
 def _print_peak(text: str, name: str) -> None:
     case = eval(text, {"Case": Case})  # noqa: S307  our own repr, passed by `_peak`
+    if case.kind == "step":
+        print(steps.peak_over_idle(case.shape, name))
+        return
     contenders = KINDS[case.kind](case.shape, case.mode)
     small = Case(case.kind, tuple(min(n, 16) for n in case.shape), case.mode)
     # Once on a small input first, so that compilers and thread pools count as idle.
@@ -132,16 +140,10 @@ def _print_peak(text: str, name: str) -> None:
     given = tensors(case)
     out_shape = {"scan": case.shape, "layer": case.shape[:3], "kernel": case.shape[:2]}[case.kind]
     seed = torch.randn(out_shape, dtype=torch.complex64 if case.kind == "scan" else torch.float32)
-    # Linux: start the high-water mark anew, or what importing and compiling once took would hide the call.
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _status_kb("VmRSS")
+    forget_peak()
+    before = resident_mb()
     torch.autograd.grad(contenders.run[name](*given), given, seed)
-    print((_status_kb("VmHWM") - before) / 1024)
-
-
-def _status_kb(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1])
+    print(peak_mb() - before)
 
 
 def main() -> None:
@@ -178,7 +180,9 @@ def main() -> None:
         report.plot(out / f"curve_{axis}.csv", axis)
     if not options.quick and not options.only:
         gpu = sorted((ROOT / "docs/results/gpu").glob("*scan.csv"))
-        report.write(out / "bench.csv", gpu, ROOT / "docs/performance.md")
+        profiles = report.profile_tables(ROOT / "docs/results/steps")
+        tables = {"CPU": report.tables_of(out / "bench.csv"), "profile": profiles, "GPU": report.gpu_table(gpu)}
+        report.write(tables, ROOT / "docs/performance.md")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """kind "scan": shape (B, L, P); "layer": (B, L, H, P stored modes); "kernel": (H, L, P stored modes)."""
+    """kind "scan": shape (B, L, P); "layer": (B, L, H, P stored modes); "kernel": (H, L, P stored modes); "step", a
+    whole training step of S5's ListOps model: (B, L, H, blocks)."""
 
     kind: str
     shape: tuple[int, ...]
@@ -17,7 +18,8 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.kind} {self.mode} {self.shape}".replace("kernel constant", "kernel")
+        words = {"kernel": "kernel", "step": "training step"}.get(self.kind, f"{self.kind} {self.mode}")
+        return f"{words} {self.shape}"
 
 
 CASES = (
@@ -28,12 +30,14 @@ CASES = (
     Case("scan", (8, 4096, 64), "full"),
     Case("layer", (8, 4096, 128, 32)),
     Case("kernel", (128, 4096, 32)),
+    Case("step", (4, 2048, 128, 8)),
 )
 QUICK = (
     Case("scan", (2, 64, 4)),
     Case("scan", (2, 64, 4), "full"),
     Case("layer", (2, 64, 8, 4)),
     Case("kernel", (4, 64, 4)),
+    Case("step", (2, 32, 8, 2)),
 )
 
 # Curves: our backends and torch's copy over L at (2, L, 64) and over P at (4, 4096, P).

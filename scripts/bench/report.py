@@ -8,13 +8,14 @@ from collections import defaultdict
 from pathlib import Path
 
 BEGIN, END = "<!-- {} table written by `make bench` -->", "<!-- end of the {} table -->"
+STEP_HEADER = "| contender | ms a step | x ours | samples/s | peak MB | error of the loss | gradient error | note |"
 HEADER = "| contender | forward ms | x copy | forward+backward ms | x copy | peak MB | error | gradient error | note |"
 
 
-def write(cpu: Path, gpu: list[Path], target: Path) -> None:
-    """Replace what lies between the markers of `target` by the tables of the CPU's rows and of the GPU's."""
+def write(tables: dict[str, str], target: Path) -> None:
+    """Put each table between the markers of its name in `target`; new markers go to its end."""
     text = target.read_text() if target.exists() else "# Performance\n"
-    for name, table in (("CPU", tables_of(cpu)), ("GPU", gpu_table(gpu))):
+    for name, table in tables.items():
         begin, end = BEGIN.format(name), END.format(name)
         if begin not in text:
             text += f"\n{begin}\n{end}\n"
@@ -44,7 +45,11 @@ def tables_of(source: Path) -> str:
     where = f"torch {rows[0]['torch']}, {rows[0]['threads']} thread(s), CPU; medians of {rows[0]['clock']} time"
     parts = [f"{where}; [the rows](results/bench/bench.csv)."]
     for case, contenders in cases.items():
-        parts += ["", f"**{case}**", "", HEADER, "|---" * (HEADER.count("|") - 1) + "|"]
+        parts += ["", f"**{case}**", ""]
+        if any("training step" in found for found in contenders.values()):
+            parts += _step_table(contenders)
+            continue
+        parts += [HEADER, _rule(HEADER)]
         for name, found in contenders.items():
             forward, both = found.get("forward", {}), found.get("forward+backward", {})
             any_row = both or forward or found[""]
@@ -52,6 +57,41 @@ def tables_of(source: Path) -> str:
             cells += [both.get("peak_mb"), any_row["error"], any_row["gradient_error"], any_row["note"]]
             parts.append(f"| {name} | " + " | ".join(cell or "" for cell in cells) + " |")
     return "\n".join(parts)
+
+
+def _step_table(contenders: dict[str, dict[str, dict[str, str]]]) -> list[str]:
+    lines = [STEP_HEADER, _rule(STEP_HEADER)]
+    ours = float(contenders["ours"]["training step"]["ms"])
+    for name, found in contenders.items():
+        row = next(iter(found.values()))
+        ratio = f"{float(row['ms']) / ours:.2f}" if row["ms"] else ""
+        cells = [name, row["ms"], ratio, *(row[key] for key in ("samples_s", "peak_mb", "error", "gradient_error", "note"))]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def profile_tables(folder: Path) -> str:
+    """One table for each file of `scripts.profile_step`: where the time of a training step goes."""
+    parts = ["Milliseconds a step, and shares of it."]
+    for source in sorted(folder.glob("*.csv")):
+        with source.open() as file:
+            whole, *rows = csv.DictReader(file)
+        parts += [
+            "",
+            f"**{source.stem}**, {whole['part']}: {whole['samples_s']} samples/s, peak {whole['peak_mb']} MB over idle "
+            f"({whole['step_ms']} ms a step, {whole['threads']} thread(s), torch {whole['torch']})",
+            "",
+            "| part | forward ms | backward ms | share |",
+            "|---|---|---|---|",
+        ]
+        for row in rows:
+            cells = [row["part"], row["forward_ms"], row["backward_ms"], f"{float(row['share']):.1%}"]
+            parts.append("| " + " | ".join(cells) + " |")
+    return "\n".join(parts)
+
+
+def _rule(header: str) -> str:
+    return "|---" * (header.count("|") - 1) + "|"
 
 
 def plot(source: Path, axis: str) -> None:

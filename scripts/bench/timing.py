@@ -52,6 +52,26 @@ def time_cpu(
     return summarise(found)
 
 
+def resident_mb() -> float:
+    """Memory of this process now, in MB (Linux)."""
+    return _status_mb("VmRSS")
+
+
+def forget_peak() -> None:
+    """Start the high-water mark anew (Linux), or what importing and compiling once took would hide what comes."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_mb() -> float:
+    """Highest memory of this process since `forget_peak`, in MB (Linux)."""
+    return _status_mb("VmHWM")
+
+
+def _status_mb(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+
+
 def rotation(call_bytes: int) -> int:
     """How many separate input sets keep a GPU's cache from serving a call that moves `call_bytes`."""
     return max(1, min(16, -(-_ROTATION_BYTES // max(1, call_bytes))))

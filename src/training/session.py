@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 from rich.console import Console
 from torch import nn
 
@@ -148,6 +149,11 @@ class Session:
             parameter_groups=groups,
             planned_steps=steps,
         )
+
+    @property
+    def trainer(self) -> Trainer:
+        """Lightning's trainer of the run; `build` makes it."""
+        return self._trainer
 
     def fit(self) -> None:
         """Train; the checkpoint of the highest validation accuracy is kept."""

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
+MODULES = ("__main__", "report", "cases", "timing", "steps")
 
 
 @pytest.fixture
 def bench(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
-    modules = {name: importlib.import_module(f"scripts.bench.{name}") for name in ("__main__", "report", "cases", "timing")}
+    modules = {name: importlib.import_module(f"scripts.bench.{name}") for name in MODULES}
     yield modules
     for name in [name for name in sys.modules if name == "scripts" or name.startswith("scripts.")]:
         del sys.modules[name]
@@ -33,7 +34,7 @@ def test_a_case_is_verified_timed_and_tabulated(bench, tmp_path):
     target = tmp_path / "performance.md"
     target.write_text("# Performance\n\nwords that stay\n")
     for _ in range(2):
-        report.write(tmp_path / "bench.csv", [], target)
+        report.write({"CPU": report.tables_of(tmp_path / "bench.csv")}, target)
     text = target.read_text()
     assert text.count("| ours: native |") == 1 and "words that stay" in text
     report.plot(tmp_path / "bench.csv", "L")
@@ -63,3 +64,51 @@ def test_a_wrong_gradient_is_named(bench, monkeypatch, tmp_path):
     table.close()
     notes = {row["contender"]: row.get("note") for row in table.rows}
     assert notes["ours: wrong"] == "gradients are wrong" and not notes["ours: right"]
+
+
+def test_a_training_step_is_verified_timed_and_tabulated(bench, tmp_path):
+    main, report = bench["__main__"], bench["report"]
+    table = bench["timing"].Table(tmp_path / "bench.csv", main.COLUMNS)
+    main.bench(bench["cases"].Case("step", (2, 16, 8, 1)), table, seconds=0.0, only_ours=True, memory=False)
+    table.close()
+    (row,) = table.rows
+    assert float(row["gradient_error"]) < 1e-4 and float(row["error"]) < 1e-5 and not row["note"]
+    text = report.tables_of(tmp_path / "bench.csv")
+    assert "**training step (2, 16, 8, 1)**" in text and f"| ours | {row['ms']} | 1.00 | {row['samples_s']} |" in text
+
+
+def test_a_step_with_wrong_gradients_is_named(bench, monkeypatch, tmp_path):
+    main, steps = bench["__main__"], bench["steps"]
+
+    def wrong(problem):
+        made = steps.ours(problem)
+
+        def gradients():
+            loss, found = made.gradients()
+            return loss, {name: -g if name.endswith("log_dt") else g for name, g in found.items()}
+
+        return steps.Step(made.step, gradients)
+
+    monkeypatch.setitem(steps.CONTENDERS, "ours", ("torch", wrong))
+    table = bench["timing"].Table(tmp_path / "bench.csv", main.COLUMNS)
+    main.bench(bench["cases"].Case("step", (2, 16, 8, 1)), table, seconds=0.0, only_ours=True, memory=False)
+    table.close()
+    assert table.rows[0]["note"] == "gradients are wrong"
+
+
+@pytest.mark.parametrize(("name", "module"), [("s5-pytorch", "s5"), ("jax S5-style", "jax")])
+def test_peers_train_the_same_model(bench, name, module):
+    pytest.importorskip(module)
+    steps = bench["steps"]
+    loss, gradients = steps.exact(steps.Problem((2, 17, 8, 2)))
+    found_loss, found = steps.CONTENDERS[name][1](steps.Problem((2, 17, 8, 2))).gradients()
+    assert found_loss == pytest.approx(loss, rel=1e-5) and found.keys() == gradients.keys()
+    for key, g in gradients.items():
+        torch.testing.assert_close(found[key].double(), g, rtol=0, atol=1e-4 * float(g.abs().max()), msg=key)
+
+
+def test_a_step_s_peak_holds_its_activations(bench):
+    steps = bench["steps"]
+    small, large = (steps.peak_over_idle((batch, 2048, 32, 2), "ours") for batch in (1, 8))
+    # At least the input and the output of each block: 4 bytes a number.
+    assert large - small > 7 * 2048 * 32 * 4 * 4 / 2**20
