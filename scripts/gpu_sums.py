@@ -65,6 +65,9 @@ def check_sums(device: str, dry_run: bool, verdict: Callable[[str, str, list, li
                 ("w", [w], lambda b, d: lambda x: vandermonde(C.to(d, torch.complex64), x, length, b)),
                 ("poles", poles(H, N), lambda b, d: lambda *p: torch.fft.irfft(dplr_response(*p, length, b), length)),
             ):
+                if name == "poles" and length == 1:
+                    # The step cancels out of the response there, and its gradient is rounding alone.
+                    continue
                 wide = function("torch", "cpu")(*tensors)
                 weight = torch.randn(wide.shape, dtype=torch.float64)
                 # w stays in double precision: its powers are what single precision would lose.

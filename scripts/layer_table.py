@@ -47,8 +47,8 @@ LAYERS = {
     "fractal-conv": Layer({"d_state": 64, "n_alphas": 4}, "2 H + 4 K P + 2 d H P", {"P": 32, "K": 4}),
     "s5": Layer({"d_state": 64, "blocks": 4}, "3 P + 2 P H + 2 d P H + H", {"P": 32}),
     "lru": Layer({"d_state": 32}, "3 P + 2 P H + 2 d P H + H", {"P": 32}),
-    "s4": Layer({"d_state": 64, "n_ssm": 2}, "2 H + 3 n N + d H N", {"N": 64, "n": 2}),
-    "s4d": Layer({"d_state": 64, "n_ssm": 2}, "2 H + 2 n N + d H N", {"N": 64, "n": 2}),
+    "s4": Layer({"d_state": 64, "n_ssm": 2}, "(1 + c) H + 3 n N + d c H N", {"N": 64, "n": 2, "c": 1}),
+    "s4d": Layer({"d_state": 64, "n_ssm": 2}, "(1 + c) H + 2 n N + d c H N", {"N": 64, "n": 2, "c": 1}),
     "dss": Layer({"d_state": 32}, "2 H + 2 P + 2 d H P", {"P": 32}),
     "transformer": Layer({"n_heads": 8, "d_qkv": 64}, "4 H Q + 3 Q + H", {"Q": 64}),
 }

@@ -14,7 +14,7 @@ from ..errors import UsageError
 
 
 class SequenceLayer(nn.Module, ABC):
-    """A map from sequences (B, L, H) to sequences (B, L, H) that may carry a state.
+    """A map from sequences (B, L, H) to sequences (B, L, d_output), as a rule H again, that may carry a state.
 
     Promises, tested for every registered layer:
       - a causal layer gives the same outputs and gradients however the sequence is cut into chunks, when the state
@@ -24,7 +24,7 @@ class SequenceLayer(nn.Module, ABC):
       - no complex tensor in the state dict, and no entry whose shape depends on the sequence length.
 
     Attributes:
-        d_model: H, features of input and output.
+        d_model: H, features of the input.
         roles: role of each own parameter that the optimiser may treat apart, name -> one of "A", "B", "C", "D", "dt"
             ("A" covers everything that places the eigenvalues: Lambda, low-rank terms, alpha). Parameters that are
             not named get the ordinary learning rate and weight decay.
@@ -32,6 +32,11 @@ class SequenceLayer(nn.Module, ABC):
 
     roles: ClassVar[dict[str, str]] = {}
     d_model: int
+
+    @property
+    def d_output(self) -> int:
+        """Features of the output: H, or c H for a layer with c channels, which the block's mixer joins."""
+        return self.d_model
 
     @property
     @abstractmethod
@@ -52,13 +57,13 @@ class SequenceLayer(nn.Module, ABC):
             dt_scale: factor on the layer's step dt: 2.0 for data sampled at half the rate of training; a tensor of
                 shape (B,) or (B, L) where the layer supports a step of its own per sample or per position.
         Returns:
-            y: (B, L, H) and the state to go on from (None for a layer that is not causal).
+            y: (B, L, d_output) and the state to go on from (None for a layer that is not causal).
         Raises:
             UsageError: a shape that does not fit, or something this layer cannot do, with what to do instead.
         """
 
     def step(self, u_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position: u_t (B, H) and a state to y_t (B, H) and the next state; equals `forward` on (B, 1, H)."""
+        """One position: u_t (B, H) and a state to y_t (B, d_output) and the next state; as `forward` on (B, 1, H)."""
         raise UsageError(f"{type(self).__name__} cannot be stepped. {self._why_not_causal()}")
 
     def initial_state(self, batch_size: int) -> Any:

@@ -24,9 +24,10 @@ _RECORDS = ("u", "y", "loss", "kernel", "opts")
 def load_published(layer: nn.Module, arrays: Mapping[str, Any]) -> nn.Module:
     """Set a layer's parameters from arrays named and shaped as in the published code.
 
-    Complex arrays have a last axis (re, im). With P modes stored, c = 2 if the layer is bidirectional, else 1:
+    Complex arrays have a last axis (re, im). With P modes stored, c channels, d = 2 if the layer is bidirectional:
 
-        S4D  inv_dt (H, 1), A_real and A_imag (n_ssm, P), B (1, n_ssm, P, 2), C (c, H, P, 2); D (1, H) optional
+        S4D  inv_dt (H, 1), A_real and A_imag (n_ssm, P), B (1, n_ssm, P, 2), C (d c, H, P, 2), of both directions first
+             all channels forward; D (c, H) optional
         S4   the same and P (rank, n_ssm, P, 2); l_kernel optional: above 0, C is folded at that length
         S5   Lambda_re, Lambda_im (P,), log_step (P, 1), B (P, H, 2), D (H,); C (H, P, 2), or C1 and C2 forward and
              backward (H, P, 2), or C (H, 2 P, 2) with the two side by side

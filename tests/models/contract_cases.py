@@ -32,7 +32,9 @@ VARIANTS = [
     ("fractal-conv", {"d_state": 16, "n_alphas": 2, "measure": "fractional-tau"}),
     ("s4", {"d_state": 8, "init": "legt", "n_ssm": 2, "dt_transform": "exp"}),
     ("s4", {"d_state": 8, "init": "fourier"}),
+    ("s4", {"d_state": 8, "channels": 2}),
     ("s4d", {"d_state": 8, "init": "inv", "discretization": "bilinear", "n_ssm": 1}),
+    ("s4d", {"d_state": 8, "channels": 3, "bidirectional": True}),
 ]
 
 

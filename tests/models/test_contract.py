@@ -27,7 +27,7 @@ from fractal_ssm import UsageError
 def test_shape_dtype_and_default_arguments(layer):
     u = draw(2, 9, D_MODEL)
     y, state = layer(u)
-    assert y.shape == u.shape
+    assert y.shape == (2, 9, layer.d_output)
     assert y.dtype == u.dtype
     assert layer.d_model == D_MODEL
     assert (state is None) == (not layer.causal)
@@ -38,7 +38,7 @@ def test_shape_dtype_and_default_arguments(layer):
 @every_causal_layer
 @pytest.mark.parametrize("sizes", [[37], [1, 36], [36, 1], [5, 1, 20, 11], [1] * 37])
 def test_any_chunking_gives_the_same_outputs_and_gradients(causal_layer, sizes):
-    u, weight = draw(2, 37, D_MODEL).requires_grad_(), draw(2, 37, D_MODEL, seed=2)
+    u, weight = draw(2, 37, D_MODEL).requires_grad_(), draw(2, 37, causal_layer.d_output, seed=2)
     inputs = [u, *causal_layer.parameters()]
     whole, end = causal_layer(u, causal_layer.initial_state(2))
     expected = torch.autograd.grad((whole * weight).sum(), inputs)
@@ -54,7 +54,7 @@ def test_any_chunking_gives_the_same_outputs_and_gradients(causal_layer, sizes):
 
 @every_causal_layer
 def test_steps_have_the_gradients_of_the_whole(causal_layer):
-    u, weight = draw(2, 6, D_MODEL).requires_grad_(), draw(2, 6, D_MODEL, seed=2)
+    u, weight = draw(2, 6, D_MODEL).requires_grad_(), draw(2, 6, causal_layer.d_output, seed=2)
     inputs = [u, *causal_layer.parameters()]
     expected = torch.autograd.grad((causal_layer(u)[0] * weight).sum(), inputs)
     found = torch.autograd.grad((run_in_steps(causal_layer, u)[0] * weight).sum(), inputs)

@@ -20,7 +20,8 @@ class Block(nn.Module):
     With mixer="mlp" a feed-forward sub-block x + dr(W2 dr(gelu(W1 norm(x)))) (or its postnorm form) follows.
 
     Args:
-        layer: the sequence layer; its d_model is the block's width H.
+        layer: the sequence layer; its d_model is the block's width H. One with more outputs than H (several channels)
+            needs a mixer whose linear map joins them.
         mixer, norm, prenorm, dropout, mask_padding, bn_momentum, framework, d_ff: see `SequenceModel`.
     """
 
@@ -43,7 +44,7 @@ class Block(nn.Module):
         self.prenorm = prenorm
         self.norm = build_norm(norm, d_model, bn_momentum, framework)
         self.layer = layer
-        self.mixer = build_mixer(mixer, d_model, dropout, framework)
+        self.mixer = build_mixer(mixer, d_model, dropout, framework, layer.d_output)
         self.dropout = TiedDropout(dropout)
         self.feed_forward = None
         if mixer == "mlp":

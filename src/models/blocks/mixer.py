@@ -1,7 +1,8 @@
 """Channel mixing after the sequence layer: the nonlinearity of a block, in each published form.
 
 A mixer maps the layer's output y and the layer's input z, both (B, L, H), to what the block adds to its residual
-stream. `dr` below is dropout tied over positions; the block applies one more to the result.
+stream. Of a layer with c channels y is (B, L, c H), and the mixers that begin with a linear map of y (`JOINING`) make
+it one of c H to H. `dr` below is dropout tied over positions; the block applies one more to the result.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import unknown
+from ...errors import UsageError, unknown
 from .dense import TiedDropout, dense
 
 
 class GLU(nn.Module):
-    """S4: a * sigmoid(b) with (a, b) = W dr(gelu(dropout(y))), W of H to 2H; exact GELU, inner dropout not tied."""
+    """S4: a * sigmoid(b) with (a, b) = W dr(gelu(dropout(y))), W of c H to 2H; exact GELU, inner dropout not tied."""
 
-    def __init__(self, d_model: int, dropout: float, framework: str):
+    def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
         super().__init__()
         self.element_dropout = nn.Dropout(dropout)
         self.dropout = TiedDropout(dropout)
-        self.linear = dense(d_model, 2 * d_model, framework)
+        self.linear = dense(d_input, 2 * d_model, framework)
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
         return F.glu(self.linear(self.dropout(F.gelu(self.element_dropout(y)))))
@@ -29,11 +30,11 @@ class GLU(nn.Module):
 class FullGLU(nn.Module):
     """S5's full_glu: (W1 h) * sigmoid(W2 h) with h = dr(gelu(y)); tanh GELU."""
 
-    def __init__(self, d_model: int, dropout: float, framework: str):
+    def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
         super().__init__()
         self.dropout = TiedDropout(dropout)
-        self.value = dense(d_model, d_model, framework)
-        self.gate = dense(d_model, d_model, framework)
+        self.value = dense(d_input, d_model, framework)
+        self.gate = dense(d_input, d_model, framework)
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
         hidden = self.dropout(F.gelu(y, approximate="tanh"))
@@ -43,7 +44,7 @@ class FullGLU(nn.Module):
 class HalfGLU1(nn.Module):
     """S5's half_glu1: h * sigmoid(W2 h) with h = dr(gelu(y)); tanh GELU."""
 
-    def __init__(self, d_model: int, dropout: float, framework: str):
+    def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
         super().__init__()
         self.dropout = TiedDropout(dropout)
         self.gate = dense(d_model, d_model, framework)
@@ -56,7 +57,7 @@ class HalfGLU1(nn.Module):
 class HalfGLU2(nn.Module):
     """S5's half_glu2: y * sigmoid(W2 dr(gelu(y))), the value path keeps the raw layer output; tanh GELU."""
 
-    def __init__(self, d_model: int, dropout: float, framework: str):
+    def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
         super().__init__()
         self.dropout = TiedDropout(dropout)
         self.gate = dense(d_model, d_model, framework)
@@ -68,7 +69,7 @@ class HalfGLU2(nn.Module):
 class GELU(nn.Module):
     """S5's gelu: gelu(y), tanh form, no mixing of channels."""
 
-    def __init__(self, d_model: int, dropout: float, framework: str):
+    def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
         super().__init__()
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
@@ -81,9 +82,9 @@ class SiLUGate(nn.Module):
     Both maps have biases, as every dense layer of S5 has; the paper prints neither.
     """
 
-    def __init__(self, d_model: int, dropout: float, framework: str):
+    def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
         super().__init__()
-        self.out = dense(d_model, d_model, framework)
+        self.out = dense(d_input, d_model, framework)
         self.gate = dense(d_model, d_model, framework)
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
@@ -93,7 +94,7 @@ class SiLUGate(nn.Module):
 class PassThrough(nn.Module):
     """The layer's output as it is: attention mixes channels itself, and a feed-forward sub-block follows."""
 
-    def __init__(self, d_model: int, dropout: float, framework: str):
+    def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
         super().__init__()
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
@@ -111,8 +112,24 @@ MIXERS = {
 }
 
 
-def build_mixer(mixer: str, d_model: int, dropout: float, framework: str) -> nn.Module:
-    """The mixer called `mixer`; "mlp" is the pass-through of a block that adds a feed-forward sub-block."""
+# Mixers whose linear maps read all that a layer puts out, however many channels.
+JOINING = ("glu", "full_glu", "silu_gate")
+
+
+def build_mixer(
+    mixer: str, d_model: int, dropout: float, framework: str, d_input: int | None = None
+) -> nn.Module:
+    """The mixer called `mixer` for y of d_input features (None: H); "mlp" is a pass-through beside a feed-forward block.
+
+    Raises:
+        UsageError: an unknown name, or one that cannot join the channels of a layer with d_input > d_model.
+    """
     if mixer not in MIXERS:
         raise unknown("mixer", mixer, MIXERS)
-    return MIXERS[mixer](d_model, dropout, framework)
+    d_input = d_model if d_input is None else d_input
+    if d_input != d_model and mixer not in JOINING:
+        raise UsageError(
+            f"The layer puts out {d_input} features for a width of {d_model}, several channels, and mixer='{mixer}' "
+            f"has no linear map that joins them. Use mixer={', '.join(repr(name) for name in JOINING)}, or channels=1."
+        )
+    return MIXERS[mixer](d_model, dropout, framework, d_input)

@@ -45,8 +45,10 @@ class S4(SISOLayer):
         backend: how the kernel is computed: "powers" (matrix powers), "cauchy" (sums over poles), "keops" or "triton"
             (the same, by that backend of `ops.cauchy`; cauchy itself takes what is best on the device), or "auto":
             powers, but cauchy where C is folded, which then needs no powers.
+        channels: c, kernels a feature, each with a C and a D of its own: the output is (B, L, c H), channel by channel,
+            which the block's linear map joins.
     Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), P and, where it differs, Q
-        (rank, n_ssm, P, 2), C (directions, H, P, 2), D (H,). Buffer: folded_at ().
+        (rank, n_ssm, P, 2), C (directions c, H, P, 2), D (H,), or (c, H) for c > 1. Buffer: folded_at ().
     A scale `dt_scale` of 0 is refused: the low-rank form divides by the step. Derivatives of `cauchy`, `keops` and
     `triton` are first ones only.
     Raises:
@@ -78,6 +80,7 @@ class S4(SISOLayer):
         dt_max: float = 0.1,
         fold_length: int | None = None,
         backend: str = "auto",
+        channels: int = 1,
     ):
         check_sizes("S4", d_model=d_model, d_state=d_state)
         check_flags("S4", bidirectional=bidirectional)
@@ -87,7 +90,7 @@ class S4(SISOLayer):
             check_backend(backend)
         modes = initial_low_rank(init, d_state)
         n_modes = d_state // 2
-        super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes))
+        super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels)
         self.dt_transform = dt_transform
         keep_length(self, "fold_length", fold_length, "folded_at")
         self.backend = backend
@@ -97,7 +100,8 @@ class S4(SISOLayer):
         self.B: nn.Parameter = real_parameter(modes.B.repeat(n_ssm, 1))
         self.P: nn.Parameter = real_parameter(modes.P[:, None].repeat(1, n_ssm, 1))
         self.Q = None if modes.Q is None else real_parameter(modes.Q[:, None].repeat(1, n_ssm, 1))
-        self.C: nn.Parameter = real_parameter(complex_normal((2 if bidirectional else 1, d_model, n_modes)))
+        rows = channels * (2 if bidirectional else 1)
+        self.C: nn.Parameter = real_parameter(complex_normal((rows, d_model, n_modes)))
         if fold_length is not None:
             self.fold(self.C.detach())
 
@@ -113,7 +117,7 @@ class S4(SISOLayer):
         return step_size(self.inv_dt, self.dt_transform)
 
     def fold(self, C: Tensor) -> None:
-        """Set the parameter from a C (directions, H, P, 2) that is not folded."""
+        """Set the parameter from a C (rows, H, P, 2) that is not folded."""
         with torch.no_grad(), full_precision(self.D.device):
             if self.fold_length is not None:
                 system = self._system_of(torch.view_as_complex(C.double().contiguous()), 1.0, fold_length=None)
@@ -121,7 +125,7 @@ class S4(SISOLayer):
             self.C.copy_(C)
 
     def unfold(self, C: Tensor, length: int) -> Tensor:
-        """(directions, H, P) complex128: the C whose folded form at `length` is C (directions, H, P, 2)."""
+        """(rows, H, P) complex128: the C whose folded form at `length` is C (rows, H, P, 2)."""
         with torch.no_grad(), full_precision(self.D.device):
             return self._system_of(torch.view_as_complex(C.double().contiguous()), 1.0, length).unfolded()
 
@@ -155,5 +159,6 @@ class S4(SISOLayer):
         """Sizes and options in the module's printed form."""
         return (
             f"d_model={self.d_model}, n_modes={self.C.shape[2]}, n_ssm={self.B.shape[0]}, rank={self.P.shape[0]}, "
-            f"bidirectional={self.bidirectional}, fold_length={self.fold_length}, backend={self.backend}"
+            f"bidirectional={self.bidirectional}, channels={self.channels}, fold_length={self.fold_length}, "
+            f"backend={self.backend}"
         )

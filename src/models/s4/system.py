@@ -33,7 +33,7 @@ class LowRankSystem(System):
         Lambda: (H, P) complex128, Re < 0.
         B: (H, P) complex128.
         P, Q: (rank, H, P) complex128.
-        C: (directions, H, P) complex128, folded if `fold_length` is given.
+        C: (rows, H, P) complex128, folded if `fold_length` is given; rows as in `DiagonalSystem`.
         dt: (H,) float64.
         dtype: complex dtype of the layer, in which kernels and states are returned.
         fold_length: F if C stands for C (I - A_bar^F), None if C is itself.
@@ -51,7 +51,7 @@ class LowRankSystem(System):
     backend: str
 
     def kernel(self, length: int) -> Tensor:
-        """K[c, h, l], (directions, H, length)."""
+        """K[r, h, l], (rows, H, length)."""
         if self.backend == "powers":
             return self._responses(self._B_bar[..., None], length)[:, :, 0]
         if self.fold_length is not None and length <= self.fold_length:
@@ -67,9 +67,9 @@ class LowRankSystem(System):
         return torch.fft.irfft(response, n=points)[..., :length]
 
     def free_response(self, x: Tensor, length: int) -> Tensor:
-        """C A_bar^(l+1) x, (B, length, H)."""
+        """C A_bar^(l+1) x, (B, length, c H)."""
         start = self._power(0) @ _to_real(x).permute(1, 2, 0).double()
-        return self._responses(start, length)[0].permute(1, 2, 0)
+        return self._responses(start, length).permute(2, 3, 0, 1).flatten(2)
 
     def advance(self, x: Tensor, steps: int | Tensor) -> Tensor:
         """A_bar^steps x, by the binary digits of `steps`."""
@@ -99,15 +99,15 @@ class LowRankSystem(System):
         x = torch.addcmul(B_bar * u[..., None], diagonal, x)
         for P_r, feedback_r in zip(P, feedback, strict=True):
             x = x - P_r * feedback_r
-        return x, (torch.view_as_real(x) * C).sum((-2, -1))
+        return x, (torch.view_as_real(x)[:, None] * C).sum((-2, -1)).flatten(1)
 
     def folded(self, length: int) -> Tensor:
-        """C (I - A_bar^length), (directions, H, P) complex128."""
+        """C (I - A_bar^length), (rows, H, P) complex128."""
         rows = self._C_row.transpose(0, 1)
         return _functional_to_complex((rows - rows @ self._matrix_power(length)).transpose(0, 1))
 
     def unfolded(self) -> Tensor:
-        """C itself, (directions, H, P) complex128."""
+        """C itself, (rows, H, P) complex128."""
         return _functional_to_complex(self._C_row)
 
     @functools.cached_property
@@ -143,7 +143,7 @@ class LowRankSystem(System):
 
     @functools.cached_property
     def _C_row(self) -> Tensor:
-        """(directions, H, 2P): y = C_row x on interleaved (re, im), with C unfolded."""
+        """(rows, H, 2P): y = C_row x on interleaved (re, im), with C unfolded."""
         row = 2 * _functional(self.C)
         if self.fold_length is None:
             return row
@@ -176,7 +176,7 @@ class LowRankSystem(System):
         return columns
 
     def _responses(self, start: Tensor, length: int) -> Tensor:
-        """C A_bar^l start for l < length: (H, 2P, R) to (directions, H, R, length)."""
+        """C A_bar^l start for l < length: (H, 2P, R) to (rows, H, R, length)."""
         inner, outer = _split(length)
         real = self.dtype.to_real()
         features, _, R = start.shape
@@ -190,7 +190,7 @@ class LowRankSystem(System):
 
     @functools.cached_property
     def _step_tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """What a step multiplies by: (H, P), (H, P), (rank, H, P), (rank, 1, H, P, 2), (H, P, 2)."""
+        """What a step multiplies by: (H, P), (H, P), (rank, H, P), (rank, 1, H, P, 2), (c, H, P, 2)."""
         E, P_E, Q_E = self._resolvent
         real = self.dtype.to_real()
         Q = torch.view_as_real(Q_E.conj().resolve_conj())[:, None]
@@ -199,7 +199,7 @@ class LowRankSystem(System):
             _to_complex(self._B_bar).to(self.dtype),
             (4 * P_E).to(self.dtype),
             Q.to(real),
-            self._C_row[0].unflatten(-1, (-1, 2)).to(real),
+            self._C_row.unflatten(-1, (-1, 2)).to(real),
         )
 
 

@@ -29,7 +29,10 @@ class S4D(DiagonalSISO):
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
         l_max: only for "dss": the number of positions that its softmax runs over.
         backend: of `ops.vandermonde`: "auto", "torch", "triton" or "keops".
-    Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), C (directions, H, P, 2), D (H,).
+        channels: c, kernels a feature, each with a C and a D of its own: the output is (B, L, c H), channel by channel,
+            which the block's linear map joins.
+    Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), C (directions c, H, P, 2), D (H,),
+        or (c, H) for c > 1.
     Raises:
         UsageError: sizes that do not divide, unknown names, an impossible step range.
     Source: arXiv 2206.11893; parametrisation and initial distributions as in the published code.
@@ -49,6 +52,7 @@ class S4D(DiagonalSISO):
         dt_max: float = 0.1,
         l_max: int | None = None,
         backend: str = "auto",
+        channels: int = 1,
     ):
         check_sizes("S4D", d_model=d_model, d_state=d_state)
         check_flags("S4D", bidirectional=bidirectional)
@@ -66,4 +70,5 @@ class S4D(DiagonalSISO):
             dt_transform=dt_transform,
             l_max=l_max,
             backend=backend,
+            channels=channels,
         )

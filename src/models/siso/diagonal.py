@@ -33,13 +33,14 @@ class DiagonalSISO(SISOLayer):
         d_model: H, features in and out.
         Lambda, B: (n_ssm, P) complex128, where the modes start; n_ssm divides H, feature h uses row h mod n_ssm.
         bidirectional: add a kernel for the future, with a C of its own.
+        channels: c, kernels a feature and direction; see `SISOLayer`.
         discretization: "zoh", "bilinear" or "dss".
         inv_dt: (H,) initial parameters of the steps.
         dt_transform: "exp" or "softplus".
         l_max: only for "dss": the number of positions that its softmax runs over, kept in the state dict.
         backend: of `ops.vandermonde`: "auto", "torch", "triton" or "keops".
-    Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), C (directions, H, P, 2), D (H,); last axis
-        (re, im).
+    Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), C (directions c, H, P, 2), D (H,), or (c, H)
+        for c > 1; last axis (re, im).
     Raises:
         UsageError: an unknown discretization or backend, or "dss" without l_max.
     """
@@ -65,11 +66,12 @@ class DiagonalSISO(SISOLayer):
         dt_transform: str,
         l_max: int | None,
         backend: str,
+        channels: int = 1,
     ):
         check_discretization(discretization, l_max)
         check_backend(backend)
         n_modes = Lambda.shape[1]
-        super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes))
+        super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels)
         self.discretization = discretization
         self.dt_transform = dt_transform
         if discretization == "dss":
@@ -79,7 +81,8 @@ class DiagonalSISO(SISOLayer):
         self.A_real: nn.Parameter = real_parameter(torch.log(-Lambda.real))
         self.A_imag: nn.Parameter = real_parameter(-Lambda.imag)
         self.B: nn.Parameter = real_parameter(B)
-        self.C: nn.Parameter = real_parameter(complex_normal((2 if bidirectional else 1, d_model, n_modes)))
+        rows = channels * (2 if bidirectional else 1)
+        self.C: nn.Parameter = real_parameter(complex_normal((rows, d_model, n_modes)))
 
     @property
     def Lambda(self) -> Tensor:
@@ -108,7 +111,7 @@ class DiagonalSISO(SISOLayer):
         """Sizes and options in the module's printed form."""
         return (
             f"d_model={self.d_model}, n_modes={self.C.shape[2]}, n_ssm={self.B.shape[0]}, "
-            f"bidirectional={self.bidirectional}, discretization={self.discretization}"
+            f"bidirectional={self.bidirectional}, channels={self.channels}, discretization={self.discretization}"
         )
 
 

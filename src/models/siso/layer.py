@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...errors import UsageError
 from ...ops.convolution import convolve
 from ..base import broadcast_dt_scale, valid_mask
-from ..ssm_init import feedthrough
+from ..ssm_init import check_sizes, feedthrough
 from ..stateful import StatefulLayer, full_precision, real_parameter
 from .system import System
 
@@ -20,7 +20,8 @@ class SISOLayer(StatefulLayer):
     """H independent systems, one per feature, run by FFT convolution; D is their feedthrough.
 
     Cost of a forward pass: O(B H L log L) for the convolution, plus the kernel, which does not depend on the batch.
-    Nothing of size (H, P, L) or (B, L, H, P) is formed. A bidirectional layer has a second kernel for the future,
+    Nothing of size (H, P, L) or (B, L, H, P) is formed. With c channels every feature's system is read out c times, by
+    rows C of their own: the output is (B, L, c H), channel by channel, for the block's linear map to join. A bidirectional layer has a second kernel for the future,
     which starts at lag -1, as in the published S4: the present input is counted once.
 
     Precision: as in `StatefulLayer`; the transition is computed in float64, kernels, states and FFT in the parameters'
@@ -37,18 +38,26 @@ class SISOLayer(StatefulLayer):
 
     roles: ClassVar[dict[str, str]] = {"D": "D"}
 
-    def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...]):
+    def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...], channels: int = 1):
+        check_sizes(type(self).__name__, channels=channels)
         super().__init__(d_model, bidirectional, state_shape)
-        self.D: nn.Parameter = real_parameter(feedthrough(d_model))
+        self.channels = channels
+        D = feedthrough(channels * d_model)
+        self.D: nn.Parameter = real_parameter(D if channels == 1 else D.view(channels, d_model))
+
+    @property
+    def d_output(self) -> int:
+        """c H, channel by channel."""
+        return self.channels * self.d_model
 
     @abstractmethod
     def system(self, dt_scale: float | Tensor = 1.0) -> System:
         """The discrete system that the parameters stand for, with every step multiplied by dt_scale (a scalar)."""
 
     def kernel(self, length: int, dt_scale: float | Tensor = 1.0) -> Tensor:
-        """The convolution kernels: (directions, H, length) real, lags 0, 1, ... forward and -1, -2, ... backward.
+        """The convolution kernels: (directions c, H, length) real, lags 0, 1, ... forward and -1, -2, ... backward.
 
-        D is not in it. Raises UsageError for a length below 1.
+        The c channels forward come first, then those backward. D is not in it. Raises UsageError for a length below 1.
         """
         with full_precision(self.D.device):
             return self.system(dt_scale).kernel(length)
@@ -56,7 +65,7 @@ class SISOLayer(StatefulLayer):
     def forward(
         self, u: Tensor, state: Tensor | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
     ) -> tuple[Tensor, Tensor | None]:
-        """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, H, P) complex."""
+        """The layer over a sequence; see `SequenceLayer.forward`. y is (B, L, c H), the state x (B, H, P) complex."""
         if torch.compiler.is_compiling():
             # inductor's code for complex tensors is wrong in places (broadcast sums), so none of this is traced.
             return torch.compiler.disable(self._forward)(u, state, lengths, dt_scale)
@@ -78,6 +87,8 @@ class SISOLayer(StatefulLayer):
 
     def _advance(self, parts: System, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         x, y = parts.step(state, u)
+        if self.channels > 1:
+            return y + (self.D * u[:, None]).flatten(1), x
         return torch.addcmul(y, self.D, u), x
 
     def _run(
@@ -87,9 +98,11 @@ class SISOLayer(StatefulLayer):
         if lengths is not None:
             u = u.masked_fill(~valid_mask(lengths, length)[..., None], 0.0)
         kernel = system.kernel(length)
+        forward, backward = kernel[: self.channels].flatten(0, 1), kernel[self.channels :].flatten(0, 1)
         # The feedthrough is a kernel at lag 0, and costs nothing there.
-        forward_kernel = torch.cat((kernel[0, :, :1] + self.D[:, None], kernel[0, :, 1:]), dim=1)
-        y = convolve(u, forward_kernel, kernel[1] if self.bidirectional else None)
+        forward = torch.cat((forward[:, :1] + self.D.reshape(-1, 1), forward[:, 1:]), dim=1)
+        copies = u if self.channels == 1 else u.repeat(1, 1, self.channels)
+        y = convolve(copies, forward, backward if self.bidirectional else None)
         if not self.causal:
             return y, None
         if x0 is not None:

@@ -20,11 +20,11 @@ class System(ABC):
 
     @abstractmethod
     def kernel(self, length: int) -> Tensor:
-        """K[c, h, l] = C A_bar^l B_bar: (directions, H, length) real."""
+        """K[r, h, l] = C A_bar^l B_bar: (rows of C, H, length) real."""
 
     @abstractmethod
     def free_response(self, x: Tensor, length: int) -> Tensor:
-        """C A_bar^(l+1) x, what an earlier state adds to the outputs: (B, length, H) real."""
+        """C A_bar^(l+1) x, what an earlier state adds to the outputs: (B, length, c H) real; forward direction only."""
 
     @abstractmethod
     def advance(self, x: Tensor, steps: int | Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class System(ABC):
 
     @abstractmethod
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """u (B, H) to the next x and C x (B, H); forward direction only."""
+        """u (B, H) to the next x and C x (B, c H); forward direction only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,8 @@ class DiagonalSystem(System):
     Attributes:
         Lambda_bar: (H, P) complex128, whose powers are the kernel: float32 would lose the phase of long lags.
         B_bar: (H, P) complex.
-        C: (directions, H, P) complex, in the precision of the layer.
+        C: (rows, H, P) complex, in the precision of the layer: c channels forward, then as many backward where there
+            are two directions.
         backend: of `ops.vandermonde`.
     """
 
@@ -56,13 +57,13 @@ class DiagonalSystem(System):
     backend: str = "auto"
 
     def kernel(self, length: int) -> Tensor:
-        """K[c, h, l] = 2 Re sum_n C B_bar Lambda_bar^l."""
+        """K[r, h, l] = 2 Re sum_n C B_bar Lambda_bar^l."""
         return vandermonde((self.C * self.B_bar).to(self.C.dtype), self.Lambda_bar, length, self.backend)
 
     def free_response(self, x: Tensor, length: int) -> Tensor:
-        """2 Re sum_n C Lambda_bar^(l+1) x, (B, length, H)."""
-        coefficient = (self.C[0] * self.Lambda_bar).to(x.dtype) * x
-        return vandermonde(coefficient, self.Lambda_bar, length, self.backend).transpose(1, 2)
+        """2 Re sum_n C Lambda_bar^(l+1) x, (B, length, c H)."""
+        coefficient = (self.C * self.Lambda_bar).to(x.dtype) * x[:, None]
+        return vandermonde(coefficient, self.Lambda_bar, length, self.backend).flatten(1, 2).transpose(1, 2)
 
     def advance(self, x: Tensor, steps: int | Tensor) -> Tensor:
         """Lambda_bar^steps x, by repeated squaring."""
@@ -83,10 +84,10 @@ class DiagonalSystem(System):
         """One position."""
         Lambda_bar, B_bar, C = self._step_tensors
         x = torch.addcmul(B_bar * u[..., None], Lambda_bar, x)
-        return x, (torch.view_as_real(x) * C).sum((-2, -1))
+        return x, (torch.view_as_real(x)[:, None] * C).sum((-2, -1)).flatten(1)
 
     @functools.cached_property
     def _step_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What a step multiplies by, in the layer's precision; C as (H, P, 2) for a real product."""
-        C = torch.view_as_real(2 * self.C[0].conj().resolve_conj())
+        """What a step multiplies by, in the layer's precision; C as (c, H, P, 2) for a real product."""
+        C = torch.view_as_real(2 * self.C.conj().resolve_conj())
         return self.Lambda_bar.to(self.C.dtype), self.B_bar.to(self.C.dtype), C
