@@ -1,18 +1,22 @@
-"""Hydra's and OmegaConf's complaints about a configuration in our words: what was given, the nearest name, what to do."""
+"""Complaints of Hydra and OmegaConf about a configuration in our words: what was given, what is near, what to do."""
 
 from __future__ import annotations
 
+import re
 import traceback
 from importlib import resources
 
-from hydra.errors import MissingConfigException
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import ConfigAttributeError, ConfigIndexError, ConfigKeyError, ValidationError
 
 from .errors import UsageError, did_you_mean
 
 _GROUPS = ("model", "dataset", "optimizer", "scheduler", "trainer", "experiment", "budget")
 # Lines that OmegaConf appends for programs rather than people.
 _TAIL = ("full_key:", "object_type=", "reference_type=")
+# What a typed key wants, in place of the class names of OmegaConf.
+_KINDS = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false", "String": "a text"}
 
 
 def explain(error: BaseException) -> str:
@@ -23,24 +27,39 @@ def explain(error: BaseException) -> str:
             return str(link)
         if isinstance(link, MissingConfigException) and link.missing_cfg_file:
             return _missing_option(link)
+        if isinstance(link, OverrideParseException):
+            return _unreadable(str(link.override))
+        if isinstance(link, ConfigIndexError) and link.full_key:
+            return _no_position(link, str(error))
+        if isinstance(link, ValidationError) and link.full_key and (told := _misfit(link)):
+            return _place(str(error)) + told
         if isinstance(link, (ConfigKeyError, ConfigAttributeError)) and link.full_key and link.parent_node is not None:
             return _unknown_key(link, str(error))
+        if twice := re.match(r"Multiple values for (\S+)\. To override a value use 'override \S+ (\S+)'", str(link)):
+            group, option = twice.groups()
+            return f"'{group}' is among the defaults already. Leave out the '+': {group}={option}"
     return "\n".join(dict.fromkeys(_without_tail(link) for link in _chain(error)))
 
 
-def explain_position(error: ValueError) -> str | None:
-    """One message where a list was given a name for a position (optimizer.betas.x=3); None for any other error.
+def explain_value_error(error: ValueError) -> str | None:
+    """One message where Python's or Hydra's own ValueError came through; None for one that is not about a setting.
 
-    OmegaConf lets Python's own complaint about int("x") through, so where it was raised tells it apart.
+    OmegaConf lets the complaint about int("x") through (optimizer.betas.x=3), and Hydra its own about a group that is
+    given a number (model=5). Where an error was raised tells it apart.
     """
     frame = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-    if frame.f_globals["__name__"] != "omegaconf.omegaconf" or "key" not in frame.f_locals:
-        return None
-    parent, _, position = str(frame.f_locals["key"]).rpartition(".")
-    return (
-        f"'{parent}' is a list, and '{position}' is no position in it. Set the whole list, {parent}=[...], or one "
-        f"entry by its number, {parent}.0=..."
-    )
+    module, names = frame.f_globals["__name__"], frame.f_locals
+    if module == "omegaconf.omegaconf" and "key" in names:
+        parent, _, position = str(names["key"]).rpartition(".")
+        return f"'{parent}' is a list, and '{position}' is no position in it. {_set_list(parent)}"
+    if module == "hydra._internal.defaults_list" and "override" in names:
+        override = names["override"]
+        group, options = str(override.key_or_group), packaged_options(str(override.key_or_group))
+        if not group:
+            return _unreadable(str(override.input_line))
+        value = override.get_value_string()
+        return f"'{group}' is chosen by name, {group}=NAME, got {value!r}. Known: {', '.join(options)}."
+    return None
 
 
 def _chain(error: BaseException, contexts: bool = False) -> list[BaseException]:
@@ -54,10 +73,52 @@ def _unknown_key(key_error: ConfigKeyError | ConfigAttributeError, context: str)
     full_key = str(key_error.full_key)
     parent, _, key = full_key.rpartition(".")
     known = {str(name) for name in key_error.parent_node} - {"hydra"} | set(() if parent else _GROUPS)
-    # Hydra begins with the file when the key stands in one: In 'experiment/x': ...
-    where = f"{context.split(':')[0]}: unknown" if context.startswith("In '") else "Unknown"
+    where = f"{_place(context)}unknown" if _place(context) else "Unknown"
     place = f"'{parent}'" if parent else "the configuration"
     return f"{where} key '{full_key}'. Keys of {place}: {', '.join(sorted(known))}.{did_you_mean(key, known)}"
+
+
+def _place(context: str) -> str:
+    """Hydra begins with the file when the key stands in one, "In 'experiment/x': ..."; that beginning, or nothing."""
+    return f"{context.split(':')[0]}: " if context.startswith("In '") else ""
+
+
+def _no_position(error: ConfigIndexError, context: str) -> str:
+    parent, _, position = str(error.full_key).rpartition("[")
+    there = len(error.parent_node or ())
+    holds = f"holds {there} value{'' if there == 1 else 's'}, counted from 0," if there else "is empty"
+    return f"{_place(context)}'{parent}' {holds} and has no position {position.rstrip(']')}. {_set_list(parent)}"
+
+
+def _set_list(key: str) -> str:
+    return f"Set the whole list, {key}=[...], or one value that it holds by its number, {key}.0=..."
+
+
+def _misfit(error: ValidationError) -> str | None:
+    """What is wrong with a value of the wrong kind; None where OmegaConf's own words have to do."""
+    key, text = str(error.full_key), str(error).splitlines()[0]
+    if wrong := re.match(r"Value '(.*)' of type '(\w+)' could not be converted to (\w+)", text):
+        value, kind, wanted = wrong.groups()
+        if kind == "dict":
+            return f"'{key}' is a single value and holds no keys of its own. Set {key}=..."
+        return f"{key} takes {_KINDS[wanted]}, got '{value}'." if wanted in _KINDS else None
+    if "is not a ListConfig" in text:
+        return f"{key} takes a list, {key}=[...], got {error.value!r}."
+    if "is not Optional" in text:
+        return f"{key} needs a value, null is none."
+    if "is not a subclass of" in text and isinstance(error.parent_node, DictConfig):
+        keys = ", ".join(str(name) for name in error.parent_node._get_node(error.key))
+        return f"'{key}' is a group of keys, no single value. Set one of them, {key}.KEY=...: {keys}."
+    return None
+
+
+def _unreadable(override: str) -> str:
+    if "=" not in override:
+        return f"'{override}' has no '='. A setting is key=value: {override}=..."
+    return (
+        f"'{override}' cannot be read as key=value. The key is names joined by single dots; a value with spaces or any "
+        f"of =,:'\"{{}}[]() goes into quotes, twice for the shell: 'key=\"value\"'."
+    )
 
 
 def _missing_option(error: MissingConfigException) -> str:

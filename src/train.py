@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .config import Config, check_options, register_schema, to_yaml, typed
-from .config_errors import explain, explain_position
+from .config_errors import explain, explain_value_error
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def main() -> None:
             raise
         _leave(f"Error: {explain(error)}", 2)
     except ValueError as error:
-        message = explain_position(error)
+        message = explain_value_error(error)
         if full_error or message is None:
             raise
         _leave(f"Error: {message}", 2)
@@ -156,8 +156,12 @@ def check_model(config: Config, data: SequenceData) -> None:
     """
     from .data.base import SPLITS
 
+    from .models.backbone import SequenceModel
+
     facts = data_facts(data) if data.n_tokens or data.d_input else {**data_facts(data), "n_tokens": 2}
-    model = build_model({**config.model, "n_layers": 1}, facts).eval()
+    # Before one block stands for all of them: a wrong number of blocks is a mistake too.
+    check_options("model", SequenceModel, config.model, _DATA_FACTS)
+    model = build_model({**config.model, "n_layers": min(1, config.model.get("n_layers", 1))}, facts).eval()
     for dt_scale in {data.dt_scale(split) for split in SPLITS} - {1.0}:
         _try_step(model, dt_scale, data.d_input)
 

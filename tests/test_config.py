@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 
 from fractal_ssm import UsageError
 from fractal_ssm.config import Config, check_options, compose, to_yaml, validate
-from fractal_ssm.config_errors import explain, explain_position, packaged_options
+from fractal_ssm.config_errors import explain, explain_value_error, packaged_options
+from fractal_ssm.train import build_data, check_model
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -19,7 +20,7 @@ def complaint(*overrides: str, config_dir: Path | None = None) -> str:
     with pytest.raises(Exception) as caught:
         compose(overrides, config_dir=None if config_dir is None else str(config_dir))
     error = caught.value
-    return (explain_position(error) if type(error) is ValueError else None) or explain(error)
+    return (explain_value_error(error) if type(error) is ValueError else None) or explain(error)
 
 
 @pytest.mark.parametrize(
@@ -31,16 +32,28 @@ def complaint(*overrides: str, config_dir: Path | None = None) -> str:
         ("trainer.precison=x", "Unknown key 'trainer.precison'. Did you mean 'precision'?"),
         ("+sede=1", "Unknown key 'sede'. Did you mean 'seed'?"),
         ("+optimizer.momentum=1", "Unknown key 'optimizer.momentum'."),
-        ("experiment=lra/fractal-listop", "Unknown experiment 'lra/fractal-listop'. Did you mean 'lra/fractal-listops'?"),
+        ("experiment=lra/s5-listop", "Unknown experiment 'lra/s5-listop'. Did you mean 'lra/s5-listops'?"),
         ("budget=cpus", "Unknown budget 'cpus'. Did you mean 'cpu'?"),
         ("scheduler.name=cosin", "Unknown scheduler.name 'cosin'. Did you mean 'cosine'?"),
         ("trainer.precision=16-mixed", "Unknown trainer.precision '16-mixed'. Did you mean 'bf16-mixed'?"),
         ("optimizer.ssm_roles=[A,Q]", "role 'Q'. Known: A, B, C, D, dt."),
-        ("optimizer.lr=abc", "Value 'abc' of type 'str' could not be converted to Float"),
+        ("optimizer.lr=abc", "optimizer.lr takes a number, got 'abc'."),
+        ("training.max_epochs=1e3", "training.max_epochs takes a whole number, got '1000.0'."),
+        ("seed=null", "seed needs a value, null is none."),
+        ("seed.x=1", "'seed' is a single value and holds no keys of its own. Set seed=..."),
+        ("training=3", "'training' is a group of keys, no single value. Set one of them, training.KEY=...: batch"),
         ("optimizer.lr=-1", "optimizer.lr must be at least 0, got -1.0."),
         ("optimizer.betas=[0.9,1.0]", "optimizer.betas takes two numbers in [0, 1)"),
         ("optimizer.betas.x=3", "'optimizer.betas' is a list, and 'x' is no position in it. Set the whole list"),
-        ("optimizer.betas.7=3", "Error merging override optimizer.betas.7=3\nlist index out of range"),
+        ("optimizer.betas.7=3", "'optimizer.betas' holds 2 values, counted from 0, and has no position 7. Set"),
+        ("imports.0=a", "'imports' is empty and has no position 0. Set the whole list, imports=[...]"),
+        ("optimizer.betas=3", "optimizer.betas takes a list, optimizer.betas=[...], got 3."),
+        ("optimizer.betas.0.1=3", "'optimizer.betas[0]' is a single value and holds no keys of its own."),
+        ("model.n_layers", "'model.n_layers' has no '='. A setting is key=value: model.n_layers=..."),
+        ("optimizer..lr=1", "'optimizer..lr=1' cannot be read as key=value. The key is names joined by single dots"),
+        ("=3", "'=3' cannot be read as key=value."),
+        ("+dataset=cifar", "'dataset' is among the defaults already. Leave out the '+': dataset=cifar"),
+        ("dataset=null", "'dataset' is chosen by name, dataset=NAME, got 'null'. Known: aan, cifar,"),
         ("training.batch_size=0", "training.batch_size must be at least 1, got 0."),
         ("training.max_epochs=null", "Training needs an end"),
         ("scheduler.warmup_fraction=2", "share of the steps in [0, 1], got 2.0"),
@@ -58,10 +71,33 @@ def test_mistakes_on_the_command_line(override, words):
     assert "full_key" not in told and "object_type" not in told
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("model.n_layers=two", "model takes n_layers as int, got 'two'."),
+        ("model.n_layers=0", "The model needs n_layers >= 1, got 0."),
+        ("model.n_layers=", "model takes n_layers as int, got ''."),
+        ("+model.layer.foo=1", "The layer 'fractal' has no option 'foo'. Its options: d_state,"),
+    ],
+)
+def test_mistakes_in_the_model_are_told_before_there_is_data(override, words):
+    config = compose([override])
+    with pytest.raises(UsageError) as caught:
+        check_model(config, build_data(config))
+    assert words in str(caught.value)
+
+
+def test_a_value_of_the_wrong_kind_in_a_file(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\noptimizer:\n  lr: fast\n")
+    told = complaint("experiment=mine", config_dir=tmp_path)
+    assert told == "In 'experiment/mine': optimizer.lr takes a number, got 'fast'."
+
+
 def test_other_value_errors_are_not_explained_away():
     with pytest.raises(ValueError) as caught:
         int("x")
-    assert explain_position(caught.value) is None
+    assert explain_value_error(caught.value) is None
 
 
 def test_two_warmups():
