@@ -215,7 +215,7 @@ class ProxyAdding(DrawnData):
 
 
 class _Images(Dataset):
-    """Grey images, black -1 and white 1, row by row."""
+    """Grey images, black 0 and white 1, row by row."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray):
         self.images, self.labels = images, labels
@@ -224,8 +224,7 @@ class _Images(Dataset):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        pixels = self.images[index].reshape(-1, 1).astype(np.float32)
-        return pixels / np.float32(127.5) - 1, int(self.labels[index])
+        return self.images[index].reshape(-1, 1) / np.float32(255), int(self.labels[index])
 
 
 @register_dataset("proxy-pathfinder")
@@ -254,7 +253,7 @@ class ProxyPathfinder(ProxyData):
         n_train: int = 40_000,
         n_val: int = 500,
         n_test: int = 1_000,
-        contour_length: int = 6,
+        contour_length: int = 3,
         distractors: int = 0,
         seed: int = 0,
     ):

@@ -86,8 +86,9 @@ def test_pathfinder_images_are_those_of_the_generator_and_splits_share_none():
     drawn = Generator(data.setting).draw(0, 60)
     samples = [sample for name in ("train", "val", "test") for sample in data.split(name)]
     pixels, labels = (np.stack(part) for part in zip(*samples, strict=True))
-    np.testing.assert_allclose((pixels + 1) * 127.5, drawn.images.reshape(60, 1024, 1), atol=1e-4)
+    np.testing.assert_allclose(pixels * 255, drawn.images.reshape(60, 1024, 1), atol=1e-4)
     np.testing.assert_array_equal(labels, drawn.labels)
+    assert pixels.dtype == np.float32
     assert len(np.unique(pixels, axis=0)) == 60
     facts = data.describe()
     assert facts["counts"] == {"train": 30, "val": 10, "test": 20} and facts["lra"] is False
@@ -119,7 +120,7 @@ def test_what_the_distance_of_the_discs_tells(dashes, share):
         (lambda: ProxyAdding(None, length=100), "multiple of 16"),
         (lambda: ProxyAdding(None, seed=-1), "seed >= 0"),
         (lambda: ProxyPathfinder(None, contour_length=1), "2 <= contour_length <= 14"),
-        (lambda: ProxyPathfinder(None, distractors=21), "distractors <= 20, got 6 and 21"),
+        (lambda: ProxyPathfinder(None, distractors=21), "distractors <= 20, got 3 and 21"),
     ],
 )
 def test_wrong_options(make, message):
