@@ -9,7 +9,7 @@ from ...errors import UsageError
 from ..scan import scan
 from ..scan.backends import choose
 from ..transforms import backend_to_follow
-from .ssm_op import compose, ssm_op
+from .ssm_op import compose, fused_kernels, ssm_op
 
 _DOUBLE = (torch.float64, torch.complex128)
 
@@ -64,6 +64,9 @@ def ssm(
         y, x_last = compose(scan, u_full, a, B_bar, C, x0, gamma, lengths, reverse, factor, name, checkpoint)
     else:
         a = a.reshape((1,) * (3 - a.dim()) + tuple(a.shape))
+        if fused_kernels(u, a, B_bar, C, name) is not None:
+            # These kernels cast what they load: no copy in single precision.
+            u_full = u
         y, x_last, _ = ssm_op(u_full, a, B_bar, C, x0, lengths, reverse, factor, name, checkpoint)
     return y.to(u.dtype), x_last
 

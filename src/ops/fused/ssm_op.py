@@ -5,12 +5,14 @@ With X = [Re x, Im x] interleaved, (B L, 2P), and real matrices W_B (H, 2P), W_C
     V = U W_B,  X = scan(V) in place,  Y = X W_C
     G = adjoint scan(dY W_C^T) in place,  dU = G W_B^T,  dW_B = U^T G,  dW_C = X^T dY
 
-so that products are real (a quarter of the complex flops each way) and the complex layout costs no copy.
+so that products are real (a quarter of the complex flops each way) and the complex layout costs no copy. On GPUs
+`triton_backend` has kernels that do all of a chunk at once and keep the states at chunk borders in place of x.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -30,6 +32,15 @@ def input_matrix(B_bar: Tensor) -> Tensor:
 def output_matrix(C: Tensor, factor: float) -> Tensor:
     """(H_out, P) complex to W_C (2P, H_out) real, with X W_C = factor Re(C x)."""
     return torch.stack([C.real, -C.imag], dim=-1).mul(factor).flatten(1).t()
+
+
+def fused_kernels(u: Tensor, a: Tensor, B_bar: Tensor, C: Tensor, backend: str) -> ModuleType | None:
+    """The module of the fused kernels where they are the way to run `ssm` on these tensors; a: (1 or B, 1 or L, P)."""
+    if backend != "triton":
+        return None
+    from . import triton_backend
+
+    return triton_backend if triton_backend.applies(u, a, B_bar, C) else None
 
 
 def _states(
@@ -64,6 +75,9 @@ def ssm_op(
     backend: str,
     checkpoint: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    kernels = fused_kernels(u, a, B_bar, C, backend)
+    if kernels is not None:
+        return kernels.forward(u, a, B_bar, C, x0, lengths, reverse, factor)
     # Inside autocast the products would silently drop to half precision.
     with torch.autocast(u.device.type, enabled=False):
         x = _states(u, a, B_bar, x0, reverse, backend)
@@ -74,7 +88,11 @@ def ssm_op(
 @ssm_op.register_fake
 def _(u, a, B_bar, C, x0, lengths, reverse, factor, backend, checkpoint):
     batch, length, _ = u.shape
-    x = a.new_empty(0) if checkpoint else a.new_empty(batch, length, a.shape[2])
+    kernels = fused_kernels(u, a, B_bar, C, backend)
+    if kernels is not None:
+        x = B_bar.real.new_empty(batch, kernels.chunk_count(u, B_bar, C), a.shape[2], 2)
+    else:
+        x = a.new_empty(0) if checkpoint else a.new_empty(batch, length, a.shape[2])
     return u.new_empty(batch, length, C.shape[0]), a.new_empty(batch, a.shape[2]), x
 
 
@@ -94,6 +112,15 @@ def ssm_backward_op(
     backend: str,
     need_a: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    nothing = a.new_empty(0)
+    if not x.is_complex():
+        # Only the fused forward keeps reals: the states at the borders of its chunks.
+        from . import triton_backend
+
+        gu, ga, gB, gC, gx0 = triton_backend.backward(
+            u, a, B_bar, C, x0, lengths, x, gy, gx_last, reverse, factor, need_a
+        )
+        return gu, nothing if ga is None else ga, gB, gC, nothing.clone() if gx0 is None else gx0
     with torch.autocast(u.device.type, enabled=False):
         if x.numel() == 0:
             x = _states(u, a, B_bar, x0, reverse, backend)
@@ -113,7 +140,6 @@ def ssm_backward_op(
         g_flat = _flat(g)
         gu = (g_flat @ input_matrix(B_bar).t()).view(u.shape)
         gB = torch.view_as_complex((u_flat.t() @ g_flat).view(u.shape[2], -1, 2)).t().contiguous()
-    nothing = a.new_empty(0)
     return gu, nothing if ga is None else ga, gB, gC, nothing.clone() if gx0 is None else gx0
 
 
@@ -186,10 +212,10 @@ def compose(
 
     def run(u, a, B_bar, C, x0, gamma):
         with torch.autocast(u.device.type, enabled=False):
-            v = torch.view_as_complex((u @ input_matrix(B_bar)).unflatten(-1, (-1, 2)))
+            v = torch.view_as_complex((u.to(B_bar.real.dtype) @ input_matrix(B_bar)).unflatten(-1, (-1, 2)))
             x = scan(a, v if gamma is None else gamma * v, x0, reverse, backend)
             y = torch.view_as_real(x).flatten(-2) @ output_matrix(C, factor)
-        return y, _last(x, lengths, reverse)
+        return y.to(u.dtype), _last(x, lengths, reverse)
 
     if checkpoint:
         return recompute(run, u, a, B_bar, C, x0, gamma, use_reentrant=False, preserve_rng_state=False)
