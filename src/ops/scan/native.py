@@ -2,31 +2,38 @@
 
 Traffic of the forward: b read, x written. Of the backward: g and x read, the gradient of b written; the gradient of a
 constant `a` is accumulated on the way, in `a`'s dtype over a tile of steps and in double precision across tiles. The
-states of a block of modes live in a small array that stays in the first-level cache; loops over modes vectorise.
+states of a block of modes stay in registers over a tile (`vectors`); tiles of time, walked block by block, keep what
+is read and written at a time within the caches.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import numba
 import numpy as np
 import torch
-from numba import prange, types
+from numba import prange
 from numba.extending import overload
 from torch import Tensor
+
+from . import vectors
+from .vectors import conj_multiply_add, load, multiply_add, store, zeros_like
 
 # numba's fallback threading layer aborts the process when two Python threads enter it at once.
 _lock = threading.Lock()
 
-# Steps between two additions to the double-precision sum, and the time tile of a batch-shared gate gradient.
+# Steps of a tile of time.
 _TILE = 64
-# Fewest modes in a task: 16 complex64 are two cache lines.
-_NARROWEST = 16
+# Modes in a vector: 16 complex64 are two cache lines, and as much as the registers hold. What is left of the modes goes
+# in fours, then one by one.
+_LANES = 16
 # Elements below which one thread does it: about 10 us of work.
 _SMALL = 16384
 
@@ -36,11 +43,7 @@ class _Kernel:
 
     def __init__(self, function: Callable[..., Any]):
         self._serial = _compile(function, parallel=False)
-        # numba files its cache under the function's name and not under its options: one name for both would load the
-        # serial code in place of the parallel.
-        twin = FunctionType(function.__code__, function.__globals__)
-        twin.__qualname__ = f"{function.__qualname__}_parallel"
-        self._parallel = _compile(twin, parallel=True)
+        self._parallel = _compile(function, parallel=True)
 
     def __call__(self, threads: int, *arguments: Any) -> None:
         if threads == 1:
@@ -54,20 +57,37 @@ class _Kernel:
 def _compile(function: Callable[..., Any], parallel: bool) -> Callable[..., Any]:
     """"contract" allows fused multiply-add and leaves inf and nan as they are."""
     options = {"parallel": parallel, "nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
+    # numba files its cache under the function's name and the age of its file, and knows neither its options nor the
+    # file of the vectors: one name would load serial code in place of parallel, or old in place of new.
+    twin = FunctionType(function.__code__, function.__globals__)
+    version = zlib.crc32(Path(vectors.__file__).read_bytes())
+    twin.__qualname__ = f"{function.__qualname__}_{'parallel' if parallel else 'serial'}_{version:08x}"
     try:
-        return numba.njit(cache=True, **options)(function)
+        return numba.njit(cache=True, **options)(twin)
     except RuntimeError as error:
         # numba found no folder it may write to; it then compiles in every process.
         logging.getLogger("fractal_ssm.scan").warning("numba cannot cache its compiled code: %s", error)
-        return numba.njit(**options)(function)
+        return numba.njit(**options)(twin)
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep up to 64 MB of freed memory, as it does once a program has freed a block of 32 MB.
+
+    By default every freed tensor above 128 kB goes back to the system, and filling a new one costs four times as much
+    as filling an old one. The block is never touched.
+    """
+    np.empty((32 << 20) - (64 << 10), dtype=np.uint8)
+
+
+_keep_freed_memory()
 
 
 def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor) -> None:
     """Write the states to `out` (which may be `b`); shapes as in `custom_op`."""
     batch, _, modes = b.shape
-    state = b.new_zeros(batch, modes) if x0 is None else x0
+    states = b.new_zeros(batch, 1, modes) if x0 is None else x0[:, None].clone()
     threads = _threads(b)
-    _forward(threads, _np(a), _np(b), _np(state), reverse, _np(out), _block(batch, modes, threads))
+    _forward(threads, _np(a), _np(b), _np(states), reverse, _np(out), _block(batch, modes, threads), _TILE)
 
 
 def backward(
@@ -78,26 +98,20 @@ def backward(
     constant, shared = a.shape[1] == 1, a.shape[0] == 1 and a.shape[1] > 1
     threads = _threads(x)
     # A task walks a group of samples tile by tile, so that it alone adds to the gate gradients they share.
-    groups = min(batch, 1 if modes >= _NARROWEST * threads else threads) if shared else batch
-    part = torch.float64 if x.dtype in (torch.float64, torch.complex128) else torch.float32
-    states = torch.zeros(batch, 2, modes, dtype=part)
-    # Of a gate that varies only the first, which acts on a zero state, is read here.
-    gates = torch.stack([a[:, 0].real, a[:, 0].imag if a.is_complex() else torch.zeros_like(a[:, 0])], 1)
-    wide = torch.zeros(groups if need_a and constant else 0, 2, modes, dtype=torch.float64)
+    groups = min(batch, 1 if modes >= _LANES * threads else threads) if shared else batch
+    double = torch.complex128 if x.is_complex() else torch.float64
+    states = x.new_zeros(batch, 1, modes)
+    wide = torch.zeros(groups if need_a and constant else 0, modes, dtype=double)
     rows = x.new_empty(groups if need_a and not constant else 0, length, modes)
-    start = (x.new_zeros(batch, modes) if x0 is None else x0)[:, None]
-    scratch = [_np(t) for t in (states, gates, wide, rows)]
+    start = x.new_zeros(batch, 1, modes) if x0 is None else x0[:, None]
+    scratch = [_np(t) for t in (states, wide, torch.empty_like(states), rows)]
     block = _block(groups, modes, threads)
     _backward(threads, _np(a), _np(x), _np(start), _np(g), reverse, _np(out), *scratch, groups, block, _TILE)
     first = -1 if reverse else 0
     dx0 = None if x0 is None else a[:, first].conj() * out[:, first]
     if not need_a:
         return None, dx0
-    if constant:
-        re, im = wide.unbind(1)
-        da = (torch.complex(re, im) if x.is_complex() else re)[:, None]
-    else:
-        da = rows
+    da = wide[:, None] if constant else rows
     if a.shape[0] == 1 and groups != 1:
         da = da.sum(0, keepdim=True)
     return da.to(x.dtype).reshape(a.shape), dx0
@@ -115,135 +129,113 @@ def _np(t: Tensor) -> np.ndarray:
 
 
 def _block(rows: int, modes: int, threads: int) -> int:
-    """Modes per task: as many as leave every thread the same work, but no fewer than `_NARROWEST`."""
+    """Modes per task: as many as leave every thread the same work, but no fewer than a vector of them."""
     blocks = 1
-    while rows * blocks < 4 * threads and (rows * blocks) % threads and modes >= 2 * blocks * _NARROWEST:
+    while rows * blocks < 4 * threads and (rows * blocks) % threads and modes >= 2 * blocks * _LANES:
         blocks += 1
     return max(1, -(-modes // blocks))
 
 
-# Loops over modes run over unsigned integers and index whole arrays: of a signed `low + p` numba checks the sign, which
-# keeps the loop scalar, and taking a row out as an array of its own costs more than the arithmetic on a short row.
-
-
 @_Kernel
-def _forward(a, b, x0, reverse, out, block):
+def _forward(a, b, states, reverse, out, block, tile):
+    """states (B, 1, P): x0 at first, then where the walk is."""
     batch, length, modes = b.shape
     blocks = -(-modes // block)
     for task in prange(batch * blocks):
         i = task // blocks
-        low = np.uint64((task % blocks) * block)
-        high = min(np.uint64(modes), low + np.uint64(block))
+        low = (task % blocks) * block
+        high = min(modes, low + block)
         ia = i if a.shape[0] > 1 else 0
-        state = x0[i].copy()
-        for j in range(length):
-            k = length - 1 - j if reverse else j
-            ka = k if a.shape[1] > 1 else 0
-            # Two loops: `b` and `out` may be the same memory, and then one loop would not vectorise.
-            for p in range(low, high):
-                state[p] = a[ia, ka, p] * state[p] + b[i, k, p]
-            for p in range(low, high):
-                out[i, k, p] = state[p]
+        for start in range(0, length, tile):
+            stop = min(length, start + tile)
+            p = _forward_tile(_LANES, a, b, states, out, i, ia, low, high, start, stop, reverse)
+            p = _forward_tile(4, a, b, states, out, i, ia, p, high, start, stop, reverse)
+            _forward_tile(1, a, b, states, out, i, ia, p, high, start, stop, reverse)
 
 
-def _adjoint_tile(a, x, x0, g, out, rows, states, gates, wide, at, span, block, reverse):
-    """Steps `span` of the walk for the sample, gate row and group `at`, modes `block`; see `_backward`."""
+def _forward_tile(lanes, a, b, states, out, i, ia, low, high, start, stop, reverse):
+    """Steps start .. stop of the walk for sample i and modes from low, `lanes` at a time; the first mode left over."""
 
 
-# Once for complex and once for real numbers. The complex one works on separate real and imaginary parts: of the same
-# loops over complex numbers the compiler leaves a part scalar, which makes the adjoint 1.5 to 2 times slower. The work
-# arrays are allocated here so that the compiler knows them apart from everything else.
-@overload(_adjoint_tile)
-def _(a, x, x0, g, out, rows, states, gates, wide, at, span, block, reverse):
-    def complex_(a, x, x0, g, out, rows, states, gates, wide, at, span, block, reverse):
-        i, ia, group, first = at
-        low, high = block
-        length, constant = x.shape[1], a.shape[1] == 1
-        gate_re, gate_im = gates[ia, 0].copy(), gates[ia, 1].copy()
-        re, im = states[i, 0].copy(), states[i, 1].copy()
-        total_re, total_im = np.zeros_like(re), np.zeros_like(im)
-        for j in range(span[0], span[1]):
-            # The adjoint runs against the recurrence: `before` is the step that fed step k.
-            k = j if reverse else length - 1 - j
-            after, before = (k - 1, k + 1) if reverse else (k + 1, k - 1)
-            if not constant and j > 0:
-                for p in range(low, high):
-                    gate_re[p] = a[ia, after, p].real
-                    gate_im[p] = a[ia, after, p].imag
-            previous = x[i, before] if j < length - 1 else x0[i, 0]
-            for p in range(low, high):
-                new_re = gate_re[p] * re[p] + gate_im[p] * im[p] + g[i, k, p].real
-                new_im = gate_re[p] * im[p] - gate_im[p] * re[p] + g[i, k, p].imag
-                re[p] = new_re
-                im[p] = new_im
-                total_re[p] += new_re * previous[p].real + new_im * previous[p].imag
-                total_im[p] += new_im * previous[p].real - new_re * previous[p].imag
-            for p in range(low, high):
-                out[i, k, p] = complex(re[p], im[p])
-            if rows.shape[0] > 0:
-                if first:
-                    for p in range(low, high):
-                        rows[group, k, p] = complex(total_re[p], total_im[p])
-                else:
-                    for p in range(low, high):
-                        rows[group, k, p] += complex(total_re[p], total_im[p])
-                total_re[:] = 0
-                total_im[:] = 0
-        for p in range(low, high):
-            states[i, 0, p] = re[p]
-            states[i, 1, p] = im[p]
-            if wide.shape[0] > 0:
-                wide[group, 0, p] += total_re[p]
-                wide[group, 1, p] += total_im[p]
+@overload(_forward_tile, prefer_literal=True)
+def _(lanes, a, b, states, out, i, ia, low, high, start, stop, reverse):
+    n = lanes.literal_value
 
-    def real(a, x, x0, g, out, rows, states, gates, wide, at, span, block, reverse):
-        i, ia, group, first = at
-        low, high = block
-        length, constant = x.shape[1], a.shape[1] == 1
-        gate, state = gates[ia, 0].copy(), states[i, 0].copy()
-        total = np.zeros_like(state)
-        for j in range(span[0], span[1]):
-            k = j if reverse else length - 1 - j
-            after, before = (k - 1, k + 1) if reverse else (k + 1, k - 1)
-            if not constant and j > 0:
-                for p in range(low, high):
-                    gate[p] = a[ia, after, p]
-            previous = x[i, before] if j < length - 1 else x0[i, 0]
-            for p in range(low, high):
-                new = gate[p] * state[p] + g[i, k, p]
-                state[p] = new
-                total[p] += new * previous[p]
-            for p in range(low, high):
-                out[i, k, p] = state[p]
-            if rows.shape[0] > 0:
-                if first:
-                    for p in range(low, high):
-                        rows[group, k, p] = total[p]
-                else:
-                    for p in range(low, high):
-                        rows[group, k, p] += total[p]
-                total[:] = 0
-        for p in range(low, high):
-            states[i, 0, p] = state[p]
-            if wide.shape[0] > 0:
-                wide[group, 0, p] += total[p]
+    def tile(lanes, a, b, states, out, i, ia, low, high, start, stop, reverse):
+        length, varies = b.shape[1], a.shape[1] > 1
+        p = low
+        while p + n <= high:
+            gate, state = load(a, ia, 0, p, n), load(states, i, 0, p, n)
+            for j in range(start, stop):
+                k = length - 1 - j if reverse else j
+                if varies:
+                    gate = load(a, ia, k, p, n)
+                state = multiply_add(gate, state, load(b, i, k, p, n))
+                store(out, i, k, p, state)
+            store(states, i, 0, p, state)
+            p += n
+        return p
 
-    return complex_ if isinstance(x.dtype, types.Complex) else real
+    return tile
 
 
 @_Kernel
-def _backward(a, x, x0, g, reverse, out, states, gates, wide, rows, groups, block, tile):
-    """states (B, 2, P): zeros, re and im apart; gates (B or 1, 2, P): a constant gate; wide (groups or 0, 2, P): zeros,
-    its gradient in double precision; rows (groups or 0, L, P): the gradient of a gate that varies; x0 (B, 1, P)."""
+def _backward(a, x, x0, g, reverse, out, states, wide, totals, rows, groups, block, tile):
+    """states (B, 1, P): zeros; wide (groups or 0, P): zeros, gradient of a constant gate in double precision, and totals
+    (B, 1, P), of a tile; rows (groups or 0, L, P): the gradient of a gate that varies; x0 (B, 1, P)."""
     batch, length, modes = x.shape
     blocks = -(-modes // block)
     for task in prange(groups * blocks):
         group = task // blocks
-        low = np.uint64((task % blocks) * block)
-        high = min(np.uint64(modes), low + np.uint64(block))
+        low = (task % blocks) * block
+        high = min(modes, low + block)
         first = group * batch // groups
         for start in range(0, length, tile):
             for i in range(first, (group + 1) * batch // groups):
                 at = (i, i if a.shape[0] > 1 else 0, group, i == first)
                 span = (start, min(length, start + tile))
-                _adjoint_tile(a, x, x0, g, out, rows, states, gates, wide, at, span, (low, high), reverse)
+                p = _adjoint_tile(_LANES, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, reverse)
+                p = _adjoint_tile(4, a, x, x0, g, out, rows, states, wide, totals, at, p, high, span, reverse)
+                _adjoint_tile(1, a, x, x0, g, out, rows, states, wide, totals, at, p, high, span, reverse)
+
+
+def _adjoint_tile(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, reverse):
+    """Steps `span` of the walk for the sample, gate row and group `at`; otherwise as `_forward_tile`."""
+
+
+@overload(_adjoint_tile, prefer_literal=True)
+def _(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, reverse):
+    n = lanes.literal_value
+
+    def tile(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, reverse):
+        i, ia, group, first = at
+        length, varies = x.shape[1], a.shape[1] > 1
+        sums, each = wide.shape[0] > 0, rows.shape[0] > 0
+        p = low
+        while p + n <= high:
+            gate, state = load(a, ia, 0, p, n), load(states, i, 0, p, n)
+            total = zeros_like(state)
+            for j in range(span[0], span[1]):
+                # The adjoint runs against the recurrence: `before` is the step that fed step k.
+                k = j if reverse else length - 1 - j
+                after, before = (k - 1, k + 1) if reverse else (k + 1, k - 1)
+                if varies and j > 0:
+                    gate = load(a, ia, after, p, n)
+                state = conj_multiply_add(gate, state, load(g, i, k, p, n))
+                store(out, i, k, p, state)
+                if sums or each:
+                    previous = load(x, i, before, p, n) if j < length - 1 else load(x0, i, 0, p, n)
+                    if each:
+                        total = zeros_like(state) if first else load(rows, group, k, p, n)
+                    total = conj_multiply_add(previous, state, total)
+                    if each:
+                        store(rows, group, k, p, total)
+            store(states, i, 0, p, state)
+            if sums:
+                store(totals, group, 0, p, total)
+                for q in range(p, p + n):
+                    wide[group, q] += totals[group, 0, q]
+            p += n
+        return p
+
+    return tile

@@ -1,0 +1,120 @@
+"""Vectors of real or complex numbers in registers, as a type of numba's.
+
+Left to itself the compiler vectorises a loop over modes, but keeps the state in memory, tests before every row whether
+two arrays overlap and takes complex numbers apart with shuffles. Here a vector holds complex numbers as they lie in
+memory, (re, im) interleaved, and is loaded, multiplied and stored as a whole. Arrays are C-contiguous (B, L, P).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.datamodel import models
+from numba.extending import intrinsic, register_model
+
+# Fused multiply-add is allowed; inf and nan stay what they are.
+_FLAGS = ("contract",)
+
+
+class Vector(types.Type):
+    """`lanes` numbers of a numba type; complex ones as twice as many real ones."""
+
+    def __init__(self, dtype: types.Type, lanes: int):
+        self.dtype, self.lanes = dtype, lanes
+        self.complex = isinstance(dtype, types.Complex)
+        self.real = dtype.underlying_float if self.complex else dtype
+        super().__init__(name=f"Vector({dtype}, {lanes})")
+
+    def llvm(self) -> ir.VectorType:
+        """Its type in LLVM."""
+        scalar = ir.DoubleType() if self.real == types.float64 else ir.FloatType()
+        return ir.VectorType(scalar, self.lanes * (2 if self.complex else 1))
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, vector: Vector):
+        super().__init__(manager, vector, vector.llvm())
+
+
+@intrinsic(prefer_literal=True)
+def load(_, array, i, k, p, lanes):
+    """array[i, k, p : p + lanes] as a vector; `lanes` a constant. Nothing is checked."""
+    vector = Vector(array.dtype, lanes.literal_value)
+
+    def generate(context, builder, signature, arguments):
+        address = _address(context, builder, vector, signature.args, arguments)
+        return builder.load(address, align=vector.real.bitwidth // 8)
+
+    return vector(array, i, k, p, lanes), generate
+
+
+@intrinsic
+def store(_, array, i, k, p, vector):
+    """array[i, k, p : p + lanes] = vector."""
+
+    def generate(context, builder, signature, arguments):
+        address = _address(context, builder, vector, signature.args, arguments)
+        builder.store(arguments[4], address, align=vector.real.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, i, k, p, vector), generate
+
+
+@intrinsic
+def zeros_like(_, vector):
+    """Zero in every lane."""
+    return vector(vector), lambda context, builder, signature, arguments: ir.Constant(vector.llvm(), None)
+
+
+@intrinsic
+def multiply_add(_, a, x, b):
+    """a x + b."""
+    return a(a, x, b), _product(a, conjugate=False)
+
+
+@intrinsic
+def conj_multiply_add(_, a, x, b):
+    """conj(a) x + b."""
+    return a(a, x, b), _product(a, conjugate=True)
+
+
+def _product(vector: Vector, conjugate: bool) -> Any:
+    """Code of a x + b. Complex: (re a) x + (-/+ im a) (im x, re x) + b, as two multiply-adds of interleaved vectors."""
+
+    def generate(context, builder, signature, arguments):
+        a, x, b = arguments
+        if not vector.complex:
+            return _fused(builder, a, x, b)
+        count = 2 * vector.lanes
+        signs = [1.0, -1.0] if conjugate else [-1.0, 1.0]
+        real = _shuffled(builder, a, [i & ~1 for i in range(count)])
+        imag = _shuffled(builder, a, [i | 1 for i in range(count)])
+        imag = builder.fmul(imag, ir.Constant(vector.llvm(), signs * vector.lanes), flags=_FLAGS)
+        crossed = _shuffled(builder, x, [i ^ 1 for i in range(count)])
+        return _fused(builder, imag, crossed, _fused(builder, real, x, b))
+
+    return generate
+
+
+def _fused(builder: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
+    return builder.fadd(builder.fmul(x, y, flags=_FLAGS), z, flags=_FLAGS)
+
+
+def _shuffled(builder: ir.IRBuilder, vector: Any, order: list[int]) -> Any:
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), mask)
+
+
+def _address(context: Any, builder: ir.IRBuilder, vector: Vector, signature: Any, arguments: Any) -> Any:
+    """Pointer to a vector at array[i, k, p], of the first four arguments."""
+    array = context.make_array(signature[0])(context, builder, arguments[0])
+    _, length, modes = (builder.extract_value(array.shape, axis) for axis in range(3))
+    i, k, p = (
+        context.cast(builder, value, kind, types.intp)
+        for value, kind in zip(arguments[1:4], signature[1:4], strict=True)
+    )
+    row = builder.mul(builder.add(builder.mul(i, length), k), modes)
+    return builder.bitcast(builder.gep(array.data, [builder.add(row, p)]), vector.llvm().as_pointer())
