@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import UsageError
 from ..registry import register_dataset
 from .aan_shards import assemble, read_shards
 from .base import SPLITS, Batch, SequenceData
 from .cache import Cache, source_stamp
-from .cached import STAND_IN_HINT, CachedData, check_counts, take
+from .cached import STAND_IN_HINT, CachedData, check_at_least, take
 from .finder import Expected
 from .packed import PackedSequences
+from .splits import consecutive
 from .stand_in import document_pairs
 
 FILES = {"train": "new_aan_pairs.train.tsv", "val": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
@@ -65,11 +65,8 @@ class Aan(CachedData):
         n_test: int | None = None,
         l_max: int = 4000,
     ):
-        super().__init__(data_dir, source)
-        check_counts(self.name, n_train=n_train, n_val=n_val, n_test=n_test)
-        if l_max < 2:
-            raise UsageError(f"aan needs l_max >= 2 (a character and <eos>), got {l_max}.")
-        self.wanted = {"train": n_train, "val": n_val, "test": n_test}
+        super().__init__(data_dir, source, {"train": n_train, "val": n_val, "test": n_test})
+        check_at_least(2, self.name, "l_max", l_max, "a character and <eos>")
         self.l_max = l_max
 
     def split(self, name: str) -> PackedSequences:
@@ -95,14 +92,10 @@ class Aan(CachedData):
         self.n_tokens = len(cache.facts["vocabulary"])
 
     def _members(self) -> dict[str, np.ndarray]:
-        ends = np.cumsum([self.cache.facts["counts"][split] for split in SPLITS])
-        return dict(zip(SPLITS, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+        return consecutive(self.cache.facts["counts"])
 
     def _convention(self) -> str:
         return "drawn apart" if self.cache.parameters["source"] == "stand-in" else "release files"
-
-    def _is_benchmark(self) -> bool:
-        return self.cache.parameters["source"] == "release" and not any(self.wanted.values())
 
     def _write_release(self, target: Path, folder: Path) -> dict[str, Any]:
         counts = {}

@@ -37,6 +37,17 @@ class Batch(NamedTuple):
     lengths: Tensor
 
 
+class Gathered(NamedTuple):
+    """Samples of one length, taken at once: what `collate` may be given instead of a list of single samples.
+
+    sequences: (B, L) integer token ids or (B, L, d_input) float32.
+    labels: (B,) integers.
+    """
+
+    sequences: np.ndarray
+    labels: np.ndarray
+
+
 class SequenceData(ABC):
     """One benchmark task behind one interface; built by name through the dataset registry.
 
@@ -86,8 +97,13 @@ class SequenceData(ABC):
         of sequences like those of training, 1.0 otherwise."""
         return 1.0
 
-    def collate(self, items: Sequence[tuple[Any, int]]) -> Batch:
-        """Right-pad the samples with zeros to the longest of the batch."""
+    def collate(self, items: Gathered | Sequence[tuple[Any, int]]) -> Batch:
+        """A batch of samples, right-padded with zeros to the longest of them."""
+        if isinstance(items, Gathered):
+            inputs = torch.from_numpy(items.sequences)
+            lengths = torch.full((len(inputs),), inputs.shape[1], dtype=torch.int64)
+            inputs = inputs if inputs.is_floating_point() else inputs.long()
+            return Batch(inputs, torch.from_numpy(items.labels.astype(np.int64)), lengths)
         sequences = [torch.as_tensor(np.asarray(x)) for x, _ in items]
         lengths = torch.tensor([len(x) for x in sequences], dtype=torch.int64)
         padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)

@@ -27,16 +27,18 @@ class CachedData(SequenceData):
     Args:
         data_dir: root of all data.
         source: one of `sources`.
+        wanted: part -> samples to use of it, the options n_<part>; None takes all.
     """
 
     name: ClassVar[str]
     expected: ClassVar[Expected]
     sources: ClassVar[tuple[str, ...]] = ("auto", "release", "stand-in")
 
-    def __init__(self, data_dir: Path, source: str):
+    def __init__(self, data_dir: Path, source: str, wanted: Mapping[str, int | None]):
         if source not in self.sources:
             raise unknown(f"source of {self.name}", source, self.sources)
-        self.data_dir, self.source = Path(data_dir), source
+        check_counts(self.name, **{f"n_{part}": count for part, count in wanted.items()})
+        self.data_dir, self.source, self.wanted = Path(data_dir), source, dict(wanted)
         self._cache: Cache | None = None
 
     def attach(self, cache: Cache) -> None:
@@ -102,9 +104,9 @@ class CachedData(SequenceData):
     def _convention(self) -> str:
         """Name of the way the splits are made."""
 
-    @abstractmethod
     def _is_benchmark(self) -> bool:
-        """Whether a result on these data may stand in a table of the benchmark."""
+        """Whether a result on these data may stand in a table of the benchmark: they are all of the user's files."""
+        return self.cache.parameters["source"] in ("release", "mega") and not any(self.wanted.values())
 
     def _loaded(self, cache: Cache) -> None:
         """Hook: take facts from the opened cache, such as the vocabulary size."""
@@ -144,5 +146,14 @@ def take(available: int, wanted: int | None, official: int, what: str, option: s
 def check_counts(name: str, **counts: int | None) -> None:
     """Refuse numbers of samples below 1; None stands for all."""
     for option, count in counts.items():
-        if count is not None and count < 1:
-            raise UsageError(f"{name} needs {option} >= 1 or null for all, got {count}.")
+        check_at_least(1, name, option, count, "null for all")
+
+
+def check_at_least(least: int, name: str, option: str, value: int | None, hint: str) -> None:
+    """Refuse a number below `least`; None passes.
+
+    Raises:
+        UsageError: names the dataset, the option and the value; `hint` stands beside what is allowed.
+    """
+    if value is not None and value < least:
+        raise UsageError(f"{name} needs {option} >= {least} ({hint}), got {value}.")

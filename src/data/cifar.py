@@ -12,11 +12,11 @@ from ..registry import register_dataset
 from . import mega
 from .base import SPLITS
 from .cache import Cache, source_stamp
-from .cached import STAND_IN_HINT, CachedData, check_counts, take
+from .cached import STAND_IN_HINT, CachedData, take
 from .finder import Expected
 from .pixels import PixelSequences
 from .safe import load_pickle
-from .splits import check_convention, chunks
+from .splits import check_convention, consecutive, tenth_held_out
 from .stand_in import gratings
 
 _BATCHES = {"train": tuple(f"data_batch_{n}" for n in range(1, 6)), "test": ("test_batch",)}
@@ -82,12 +82,10 @@ class Cifar(CachedData):
         grayscale: bool = True,
         tokenize: bool = False,
     ):
-        super().__init__(data_dir, source)
-        check_counts(self.name, n_train=n_train, n_test=n_test)
+        super().__init__(data_dir, source, {"train": n_train, "test": n_test})
         check_convention(split)
         if tokenize and not grayscale:
             raise UsageError("cifar: tokenize=true makes ids of grey values; leave grayscale=true with it.")
-        self.wanted = {"train": n_train, "test": n_test}
         self.convention, self.grayscale, self.tokenize = split, grayscale, tokenize
         self.d_input = None if tokenize else (1 if grayscale else 3)
         self.n_tokens = 256 if tokenize else None
@@ -125,18 +123,14 @@ class Cifar(CachedData):
 
     def _members(self) -> dict[str, np.ndarray]:
         if "counts" in self.cache.facts:
-            ends = np.cumsum([self.cache.facts["counts"][split] for split in SPLITS])
-            return dict(zip(SPLITS, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
-        n, n_total = self.cache.facts["n_train"], len(self.cache.array("labels"))
-        n_kept = int(n * (1.0 - 0.1))
-        train, val = chunks(n, (n_kept, n - n_kept), self.convention)
-        return {"train": train, "val": val, "test": np.arange(n, n_total)}
+            return consecutive(self.cache.facts["counts"])
+        return tenth_held_out(self.cache.facts["n_train"], len(self.cache.array("labels")), self.convention)
 
     def _convention(self) -> str:
         return "mega files" if self.cache.parameters["source"] == "mega" else self.convention
 
     def _is_benchmark(self) -> bool:
-        return self.cache.parameters["source"] != "stand-in" and self.grayscale and not any(self.wanted.values())
+        return super()._is_benchmark() and self.grayscale
 
     def _write(self, target: Path, folder: Path | None) -> dict[str, Any]:
         images, labels = {}, {}

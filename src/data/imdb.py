@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import UsageError
 from ..registry import register_dataset
 from .cache import Cache, source_stamp
-from .cached import STAND_IN_HINT, CachedData, check_counts, take
+from .cached import STAND_IN_HINT, CachedData, check_at_least, take
 from .characters import CharacterEncoder, count_characters
 from .finder import Expected
 from .packed import PackedSequences, PackedWriter
@@ -81,13 +81,11 @@ class Imdb(CachedData):
         val_share: float = 0.1,
         select_on_test: bool = False,
     ):
-        super().__init__(data_dir, source)
-        check_counts(self.name, n_train=n_train, n_test=n_test)
-        if l_max < 2 or min_freq < 1:
-            raise UsageError(f"imdb needs l_max >= 2 and min_freq >= 1, got {l_max} and {min_freq}.")
+        super().__init__(data_dir, source, {"train": n_train, "test": n_test})
+        check_at_least(2, self.name, "l_max", l_max, "a character and <eos>")
+        check_at_least(1, self.name, "min_freq", min_freq, "1 keeps every character")
         if not 0.0 < val_share < 1.0:
             raise UsageError(f"imdb needs 0 < val_share < 1, got {val_share}. For none, set select_on_test=true.")
-        self.wanted = {"train": n_train, "test": n_test}
         self.l_max, self.min_freq = l_max, min_freq
         self.val_share, self.select_on_test = val_share, select_on_test
 
@@ -136,9 +134,6 @@ class Imdb(CachedData):
 
     def _convention(self) -> str:
         return "select_on_test" if self.select_on_test else f"stratified_holdout_{self.val_share:g}_seed42"
-
-    def _is_benchmark(self) -> bool:
-        return self.cache.parameters["source"] == "release" and not any(self.wanted.values())
 
     def _made_up(self) -> dict[str, Iterator[tuple[str, int]]]:
         rng = np.random.default_rng(0)

@@ -12,11 +12,11 @@ import numpy as np
 from ..errors import UsageError, unknown
 from ..registry import register_dataset
 from .cache import Cache, source_stamp
-from .cached import CachedData, check_counts, take
+from .cached import CachedData, take
 from .finder import Expected
 from .pixels import PixelSequences
 from .safe import read_gzip
-from .splits import check_convention, chunks
+from .splits import check_convention, tenth_held_out
 
 _PIXELS = 28 * 28
 _OFFICIAL = {"train": 60_000, "test": 10_000}
@@ -97,11 +97,10 @@ class SequentialMnist(CachedData):
         split: str = "s4_seed42",
         permute: str = "none",
     ):
-        super().__init__(data_dir, source)
-        check_counts(self.name, n_train=n_train, n_test=n_test)
+        super().__init__(data_dir, source, {"train": n_train, "test": n_test})
         check_convention(split)
         self._order = permutation(permute)
-        self.wanted, self.convention, self.permute = {"train": n_train, "test": n_test}, split, permute
+        self.convention, self.permute = split, permute
 
     @classmethod
     def found(cls, data_dir: Path) -> list[tuple[str, Path]]:
@@ -134,16 +133,10 @@ class SequentialMnist(CachedData):
         return self._store(parameters, lambda target: self._write(target, _read_idx_files(files), path, _OFFICIAL))
 
     def _members(self) -> dict[str, np.ndarray]:
-        n, n_total = self.cache.facts["n_train"], len(self.cache.array("labels"))
-        n_kept = int(n * 0.9)
-        train, val = chunks(n, (n_kept, n - n_kept), self.convention)
-        return {"train": train, "val": val, "test": np.arange(n, n_total)}
+        return tenth_held_out(self.cache.facts["n_train"], len(self.cache.array("labels")), self.convention)
 
     def _convention(self) -> str:
         return self.convention
-
-    def _is_benchmark(self) -> bool:
-        return self.cache.parameters["source"] == "release" and not any(self.wanted.values())
 
     def _write(self, target: Path, parts: dict, read_from: Path, official: dict[str, int] | None) -> dict[str, Any]:
         images, labels = [], []

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from torch.utils.data import Dataset
+
+from .mapped import MappedDataset
 
 
 class PackedWriter:
@@ -48,10 +49,8 @@ class PackedWriter:
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
-class PackedSequences(Dataset):
+class PackedSequences(MappedDataset):
     """Samples (ids, label) of a cache written with `PackedWriter` and `labels.npy`.
-
-    Pickles as a path, so workers that are spawned map the files instead of receiving a copy.
 
     Args:
         folder: of the cache.
@@ -60,25 +59,12 @@ class PackedSequences(Dataset):
     """
 
     def __init__(self, folder: Path, indices: Sequence[int] | np.ndarray, names: tuple[str, ...] = ("tokens",)):
-        self.folder, self.indices, self.names = Path(folder), np.asarray(indices), names
-        self._open()
+        self.names = names
+        super().__init__(folder, indices)
 
     def _open(self) -> None:
-        self._labels = np.load(self.folder / "labels.npy")
-        self._arrays = [
-            (np.load(self.folder / f"{name}.npy", mmap_mode="r"), np.load(self.folder / f"{name}_offsets.npy"))
-            for name in self.names
-        ]
-
-    def __getstate__(self) -> dict:
-        return {"folder": self.folder, "indices": self.indices, "names": self.names}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._open()
-
-    def __len__(self) -> int:
-        return len(self.indices)
+        super()._open()
+        self._arrays = [(self._array(name), np.load(self.folder / f"{name}_offsets.npy")) for name in self.names]
 
     @property
     def lengths(self) -> np.ndarray:

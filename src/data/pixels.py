@@ -1,4 +1,4 @@
-"""Images and sounds of one size as sequences: one memory-mapped array, scaled when a sample is taken."""
+"""Images as sequences of pixels: one memory-mapped array of bytes, scaled when a batch is taken."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from torch.utils.data import Dataset
+
+from .mapped import FixedLength
 
 
-class PixelSequences(Dataset):
+class PixelSequences(FixedLength):
     """Samples (sequence, label) of `pixels.npy`, (n, L, C) uint8, and `labels.npy` in a cache folder.
-
-    Pickles as a path, so workers that are spawned map the file instead of receiving a copy.
 
     Args:
         folder: of the cache.
@@ -30,33 +29,26 @@ class PixelSequences(Dataset):
         std: Sequence[float] | None = None,
         order: np.ndarray | None = None,
     ):
-        self.folder, self.indices, self.mean, self.std, self.order = Path(folder), indices, mean, std, order
-        self._open()
+        self.mean, self.std, self.order = mean, std, order
+        super().__init__(folder, indices)
 
     def _open(self) -> None:
-        self._pixels = np.load(self.folder / "pixels.npy", mmap_mode="r")
-        self._labels = np.load(self.folder / "labels.npy")
+        super()._open()
+        self._pixels = self._array("pixels")
         if self.mean is not None:
             # One value per byte and channel: the scaling is then a look-up, the same bits on every machine.
-            levels = np.arange(256)[:, None] / 255
-            self._table = ((levels - np.asarray(self.mean)) / np.asarray(self.std)).astype(np.float32)
+            levels = np.arange(256) / 255
+            channels = zip(self.mean, self.std, strict=True)
+            self._levels = [((levels - mean) / std).astype(np.float32) for mean, std in channels]
 
-    def __getstate__(self) -> dict:
-        return {key: value for key, value in self.__dict__.items() if not key.startswith("_")}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._open()
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int):
-        sample = self.indices[index]
-        pixels = np.array(self._pixels[sample])
+    def _gather(self, samples: np.ndarray) -> np.ndarray:
+        pixels = np.asarray(self._pixels)[samples]
         if self.order is not None:
-            pixels = pixels[self.order]
-        label = int(self._labels[sample])
+            pixels = pixels[:, self.order]
         if self.mean is None:
-            return pixels[:, 0], label
-        return self._table[pixels, np.arange(pixels.shape[1])], label
+            return pixels[:, :, 0]
+        scaled = np.empty(pixels.shape, np.float32)
+        for channel, levels in enumerate(self._levels):
+            # "clip" because a byte is never out of range of 256 levels, and the check would take longer than the look-up.
+            levels.take(pixels[:, :, channel], out=scaled[:, :, channel], mode="clip")
+        return scaled

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
 
 from ..errors import UsageError
 from ..registry import register_dataset
 from .base import SPLITS
 from .cache import Cache, source_stamp
-from .cached import STAND_IN_HINT, CachedData, check_counts
+from .cached import STAND_IN_HINT, CachedData
 from .finder import Expected
+from .mapped import FixedLength
 from .progress import progress
+from .splits import consecutive
 from .stand_in import tones
 
 _LENGTH = 16_000
@@ -70,11 +71,9 @@ class SpeechCommands(CachedData):
         n_test: int | None = None,
         test_stride: int = 1,
     ):
-        super().__init__(data_dir, source)
-        check_counts(self.name, n_train=n_train, n_val=n_val, n_test=n_test)
+        super().__init__(data_dir, source, {"train": n_train, "val": n_val, "test": n_test})
         if not 1 <= test_stride <= _LENGTH:
             raise UsageError(f"sc needs 1 <= test_stride <= {_LENGTH}, got {test_stride}.")
-        self.wanted = {"train": n_train, "val": n_val, "test": n_test}
         self.test_stride = test_stride
 
     def split(self, name: str) -> Waveforms:
@@ -105,14 +104,10 @@ class SpeechCommands(CachedData):
         return self._store(parameters, lambda target: self._write_release(target, folder, clips))
 
     def _members(self) -> dict[str, np.ndarray]:
-        ends = np.cumsum([self.cache.facts["counts"][split] for split in SPLITS])
-        return dict(zip(SPLITS, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+        return consecutive(self.cache.facts["counts"])
 
     def _convention(self) -> str:
         return "drawn apart" if self.cache.parameters["source"] == "stand-in" else "release lists"
-
-    def _is_benchmark(self) -> bool:
-        return self.cache.parameters["source"] == "release" and not any(self.wanted.values())
 
     def _write_release(self, target: Path, folder: Path, clips: dict[str, list[str]]) -> dict[str, Any]:
         names = [name for split in SPLITS for name in clips[split]]
@@ -139,33 +134,26 @@ class SpeechCommands(CachedData):
         return {"read_from": read_from, "counts": counts}
 
 
-class Waveforms(Dataset):
-    """Samples ((L, 1) float32, label) of a cache of sounds; every `stride`-th sample. Pickles as a path."""
+class Waveforms(FixedLength):
+    """Samples ((L, 1) float32, label) of a cache of sounds: every `stride`-th step, scaled at each step."""
 
     def __init__(self, folder: Path, indices: np.ndarray, stride: int):
-        self.folder, self.indices, self.stride = Path(folder), indices, stride
-        self._open()
+        self.stride = stride
+        super().__init__(folder, indices)
 
     def _open(self) -> None:
-        self._sounds = np.load(self.folder / "sounds.npy", mmap_mode="r")
-        self._labels = np.load(self.folder / "labels.npy")
-        self._mean, self._std = np.load(self.folder / "scale.npy")
+        super()._open()
+        self._sounds = self._array("sounds")
+        mean, std = np.load(self.folder / "scale.npy")
+        self._mean, self._std = mean[:: self.stride], std[:: self.stride] + np.float32(1e-5)
 
-    def __getstate__(self) -> dict:
-        return {"folder": self.folder, "indices": self.indices, "stride": self.stride}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._open()
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int):
-        sample = self.indices[index]
-        sound = self._sounds[sample].astype(np.float32) / 2**15
-        sound = (sound - self._mean) / (self._std + np.float32(1e-5))
-        return sound[:: self.stride, None], int(self._labels[sample])
+    def _gather(self, samples: np.ndarray) -> np.ndarray:
+        # Read whole clips, which lie in one piece, before steps are left out.
+        sounds = np.asarray(self._sounds)[samples][:, :: self.stride].astype(np.float32)
+        sounds /= np.float32(2**15)
+        sounds -= self._mean
+        sounds /= self._std
+        return sounds[:, :, None]
 
 
 def _lists(folder: Path) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ lra_sequential: consecutive chunks in the order of the files, as the benchmark's
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -41,6 +41,27 @@ def check_convention(convention: str) -> None:
     """Refuse a name that is not among CONVENTIONS."""
     if convention not in CONVENTIONS:
         raise unknown("split", convention, CONVENTIONS)
+
+
+def consecutive(counts: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Splits that lie one after the other: name -> indices.
+
+    >>> consecutive({"train": 2, "test": 1})["test"].tolist()
+    [2]
+    """
+    ends = np.cumsum(list(counts.values()))
+    return dict(zip(counts, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+
+
+def tenth_held_out(n_train: int, n: int, convention: str) -> dict[str, np.ndarray]:
+    """Indices where the first `n_train` of `n` samples are those of the training part, and the others for test.
+
+    The first int(0.9 n_train) of the training part by the convention's order are for training, the others for
+    validation, as in the S4 and S5 repositories.
+    """
+    kept = int(n_train * 0.9)
+    train, val = chunks(n_train, (kept, n_train - kept), convention)
+    return {"train": train, "val": val, "test": np.arange(n_train, n)}
 
 
 def permutation(n: int, seed: int = 42) -> np.ndarray:

@@ -12,6 +12,7 @@ import pytest
 
 from fractal_ssm.data.cifar import Cifar, gray
 from fractal_ssm.data.mnist import SequentialMnist, permutation, permuted_mnist
+from fractal_ssm.data.pixels import PixelSequences
 from fractal_ssm.data.speech import WORDS, SpeechCommands
 from fractal_ssm.data.stand_in import gratings, tones
 from fractal_ssm.errors import UsageError
@@ -62,10 +63,10 @@ def test_cifar_pixels(tmp_path, make_cifar):
 
 
 def test_cifar_normalisation_at_known_levels(tmp_path):
-    data = Cifar(tmp_path, source="stand-in", **IMAGES)
-    data.prepare()
-    table = data.split("train")._table[:, 0]
-    np.testing.assert_allclose(table[[0, 128, 255]], [-2.009836, 0.088525, 2.170492], atol=1e-6)
+    np.save(tmp_path / "pixels.npy", np.array([[[0], [128], [255]]], dtype=np.uint8))
+    np.save(tmp_path / "labels.npy", np.zeros(1, dtype=np.uint8))
+    samples = PixelSequences(tmp_path, np.arange(1), mean=(122.6 / 255,), std=(61.0 / 255,))
+    np.testing.assert_allclose(samples[0][0][:, 0], [-2.009836, 0.088525, 2.170492], atol=1e-6)
 
 
 def test_cifar_tokens_and_colour(tmp_path, make_cifar):

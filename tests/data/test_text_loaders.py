@@ -276,9 +276,9 @@ def _overlap(first: str, second: str) -> float:
         (lambda path: Imdb(path, source="stand_in"), "Did you mean 'stand-in'"),
         (lambda path: Imdb(path, l_max=1), "l_max >= 2"),
         (lambda path: Imdb(path, val_share=0.0), "select_on_test=true"),
-        (lambda path: Imdb(path, n_train=0), "n_train >= 1 or null"),
+        (lambda path: Imdb(path, n_train=0), "n_train >= 1 .null for all"),
         (lambda path: Aan(path, l_max=1), "l_max >= 2"),
-        (lambda path: Aan(path, n_val=-1), "n_val >= 1 or null"),
+        (lambda path: Aan(path, n_val=-1), "n_val >= 1 .null for all"),
     ],
 )
 def test_wrong_options(tmp_path, make, message):

@@ -14,10 +14,11 @@ from ...registry import register_dataset
 from .. import mega
 from ..base import SPLITS
 from ..cache import Cache, source_stamp
-from ..cached import CachedData, check_counts
+from ..cached import CachedData, check_at_least
 from ..finder import Expected
 from ..packed import PackedSequences, PackedWriter
 from ..progress import progress
+from ..splits import consecutive
 from ..vocabulary import EOS, SPECIALS, Vocabulary
 from .symbols import SYMBOLS
 
@@ -93,8 +94,7 @@ class ListOps(CachedData):
         max_length: int = RECIPE["max_length"],
         seed: int = RECIPE["seed"],
     ):
-        super().__init__(data_dir, source)
-        self.n_samples = {"train": n_train, "val": n_val, "test": n_test}
+        super().__init__(data_dir, source, {"train": n_train, "val": n_val, "test": n_test})
         self.recipe = {
             "max_depth": max_depth,
             "max_args": max_args,
@@ -102,10 +102,8 @@ class ListOps(CachedData):
             "max_length": max_length,
             "seed": seed,
         }
+        check_at_least(2, self.name, "l_max", l_max, "a token and <eos>")
         self.l_max = l_max
-        check_counts(self.name, n_train=n_train, n_val=n_val, n_test=n_test)
-        if l_max < 2:
-            raise UsageError(f"listops needs l_max >= 2 (a token and <eos>), got {l_max}.")
         # A seed of one's own still draws the benchmark's task.
         self._changed = [key for key, value in self.recipe.items() if value != RECIPE[key]]
         if source in ("release", "mega") and self._changed:
@@ -128,10 +126,10 @@ class ListOps(CachedData):
         return {**super().describe(), "recipe": self.cache.parameters.get("recipe")}
 
     def _load(self) -> Cache:
-        common = {"counts": self.n_samples, "l_max": self.l_max, "layout": 1}
+        common = {"counts": self.wanted, "l_max": self.l_max, "layout": 1}
         source, folder = self._choose()
         if folder is None:
-            parameters, trees = {"source": source, "recipe": self.recipe, **common}, draw(self.n_samples, self.recipe)
+            parameters, trees = {"source": source, "recipe": self.recipe, **common}, draw(self.wanted, self.recipe)
         else:
             files = FILES.values() if source == "release" else MEGA.files
             stamps = [source_stamp(folder / name) for name in files]
@@ -150,30 +148,30 @@ class ListOps(CachedData):
         raise UsageError((EXPECTED if self.source == "release" else MEGA).missing(self.data_dir))
 
     def _members(self) -> dict[str, np.ndarray]:
-        ends = np.cumsum([self.cache.parameters["counts"][split] for split in SPLITS])
-        return dict(zip(SPLITS, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+        counts = self.cache.parameters["counts"]
+        return consecutive({split: counts[split] for split in SPLITS})
 
     def _convention(self) -> str:
         return "drawn apart" if self.cache.parameters["source"] == "generated" else "release files"
 
     def _is_benchmark(self) -> bool:
-        return self.n_samples == _OFFICIAL and not set(self._changed) - {"seed"}
+        return self.wanted == _OFFICIAL and not set(self._changed) - {"seed"}
 
     def _read(self, folder: Path, source: str) -> Iterator[tuple[np.ndarray, int]]:
         from .text import read_mega, read_tsv
 
-        with progress("Reading ListOps", sum(self.n_samples.values()), "trees") as advance:
+        with progress("Reading ListOps", sum(self.wanted.values()), "trees") as advance:
             for split in SPLITS:
                 file = folder / (FILES[split] if source == "release" else mega.FILES[split][0])
                 trees = read_tsv(file) if source == "release" else read_mega(folder, split)
                 rows = 0
-                for row in itertools.islice(trees, self.n_samples[split]):
+                for row in itertools.islice(trees, self.wanted[split]):
                     yield row
                     rows += 1
                     advance(1)
-                if rows < self.n_samples[split]:
+                if rows < self.wanted[split]:
                     raise UsageError(
-                        f"{file} holds {rows:,} trees, {self.n_samples[split]:,} were asked for. If the file "
+                        f"{file} holds {rows:,} trees, {self.wanted[split]:,} were asked for. If the file "
                         f"is whole, set dataset.n_{split}={rows}; if not, copy or download it again."
                     )
 
@@ -182,7 +180,7 @@ class ListOps(CachedData):
         for symbols, value in trees:
             kept.append(symbols[: self.l_max - 1])
             labels.append(int(value))
-        counts = np.bincount(np.concatenate(kept[: self.n_samples["train"]]), minlength=len(SYMBOLS))
+        counts = np.bincount(np.concatenate(kept[: self.wanted["train"]]), minlength=len(SYMBOLS))
         # A symbol that a tiny training set lacks still gets an id, so the model has the same size everywhere.
         vocabulary = Vocabulary.from_counts(dict(zip(SYMBOLS, counts.tolist(), strict=True)), min_freq=0)
         ids = np.array([vocabulary.id(token) for token in SYMBOLS], dtype=np.uint8)

@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partialmethod
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from ...errors import UsageError
 from ...registry import register_dataset
-from ..base import SPLITS, Batch
+from ..base import SPLITS
 from ..cache import Cache
-from ..cached import CachedData, check_counts, take
+from ..cached import CachedData, check_at_least, take
 from ..pixels import PixelSequences
 from ..splits import check_convention, chunks
 from .parameters import FOLDERS, LAW_VERSION, Parameters, parameters
 from .release import expected, find_all, read_images, read_tables
 
 OFFICIAL = 200_000
-
-
-class Taken(NamedTuple):
-    """Samples of a batch: pixels float32 (B, L, 1) or token ids uint8 (B, L), and labels uint8 (B,)."""
-
-    pixels: np.ndarray
-    labels: np.ndarray
-
-
-class PathfinderImages(PixelSequences):
-    """Images (L, 1) and labels; a whole batch is one gather of bytes from the memory map and one look-up of levels."""
-
-    def __getitems__(self, indices: Sequence[int]) -> Taken:
-        """What a data loader asks for instead of single samples."""
-        samples = self.indices[indices]
-        pixels = np.asarray(self._pixels)[samples]
-        if self.mean is None:
-            return Taken(pixels[:, :, 0], self._labels[samples])
-        # "clip" because a byte is never out of range of 256 levels, and the check would take longer than the look-up.
-        return Taken(self._table[:, 0].take(pixels, mode="clip"), self._labels[samples])
 
 
 @register_dataset("pathfinder")
@@ -85,11 +63,9 @@ class Pathfinder(CachedData):
         parameters: str = "calibrated",
         seed: int = 0,
     ):
-        super().__init__(data_dir, source)
+        super().__init__(data_dir, source, {})
         self.setting = _setting(resolution, difficulty, parameters)
-        check_counts(self.name, n=n)
-        if n is not None and n < 10:
-            raise UsageError(f"{self.name} needs n >= 10, so that each split has a sample; got {n}.")
+        check_at_least(10, self.name, "n", n, "each split has a sample then")
         check_convention(split)
         self.resolution, self.difficulty, self.n, self.convention = resolution, difficulty, n, split
         self.center, self.tokenize, self.parameters, self.seed = center, tokenize, parameters, seed
@@ -111,22 +87,13 @@ class Pathfinder(CachedData):
         """See the base class."""
         return [("release", path) for path in find_all(data_dir, cls.benchmark_resolution, "hard", cls.name)]
 
-    def split(self, name: str) -> PathfinderImages:
+    def split(self, name: str) -> PixelSequences:
         """The samples of one split, (pixels, label); see the base class."""
         folder, indices = self.cache.folder, self.indices(name)
         if self.tokenize:
-            return PathfinderImages(folder, indices)
+            return PixelSequences(folder, indices)
         mean, std = (0.5, 0.5) if self.center else (0.0, 1.0)
-        return PathfinderImages(folder, indices, mean=(mean,), std=(std,))
-
-    def collate(self, items: Taken | Sequence[tuple[Any, int]]) -> Batch:
-        """A batch from what `PathfinderImages` gathers, or from single samples."""
-        if not isinstance(items, Taken):
-            return super().collate(items)
-        targets = torch.from_numpy(items.labels.astype(np.int64))
-        lengths = torch.full((len(targets),), self.l_max, dtype=torch.int64)
-        inputs = torch.from_numpy(items.pixels)
-        return Batch(inputs.long() if self.tokenize else inputs, targets, lengths)
+        return PixelSequences(folder, indices, mean=(mean,), std=(std,))
 
     def describe(self) -> dict[str, Any]:
         """See the base class; with the resolution, the difficulty, the images left out and the recipe."""
