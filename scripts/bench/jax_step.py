@@ -1,7 +1,7 @@
 """The published S5 model and its training step in JAX, written from the equations; everything is under one jit.
 
-Embedding + bias, then blocks x + y sigmoid(W gelu(y) + b) with y = S5(batch norm(x)), the mean over positions, a linear
-head, cross-entropy, AdamW. The layer: an associative scan over (gate, input) pairs for each direction, complex products.
+Embedding + bias, then blocks x + y sigmoid(W gelu(y) + b) with y = S5(batch norm(x)), the mean over positions, a
+linear head, cross-entropy, AdamW. The layer: an associative scan over (gate, input) pairs each way, complex products.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def _loss(weights: dict[str, Any], n_layers: int, inputs: Any, targets: Any) -> 
     for i in range(n_layers):
         block = f"blocks.{i}."
         z = _batch_norm(x, weights[block + "norm.statistics.weight"], weights[block + "norm.statistics.bias"])
-        own = {name.removeprefix(block + "layer."): w for name, w in weights.items() if name.startswith(block + "layer.")}
+        prefix = block + "layer."
+        own = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
         y = jax.vmap(lambda u, own=own: _layer(own, u))(z)
         gate = jax.nn.gelu(y) @ weights[block + "mixer.gate.weight"].T + weights[block + "mixer.gate.bias"]
         x = x + y * jax.nn.sigmoid(gate)

@@ -65,7 +65,8 @@ def _step_table(contenders: dict[str, dict[str, dict[str, str]]]) -> list[str]:
     for name, found in contenders.items():
         row = next(iter(found.values()))
         ratio = f"{float(row['ms']) / ours:.2f}" if row["ms"] else ""
-        cells = [name, row["ms"], ratio, *(row[key] for key in ("samples_s", "peak_mb", "error", "gradient_error", "note"))]
+        rest = ("samples_s", "peak_mb", "error", "gradient_error", "note")
+        cells = [name, row["ms"], ratio, *(row[key] for key in rest)]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 

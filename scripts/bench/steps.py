@@ -129,7 +129,10 @@ def peak_over_idle(shape: tuple[int, ...], name: str) -> float:
 
 def _in_torch(problem: Problem, named: Callable[[nn.Module], Gradients]) -> Step:
     model = problem.model
-    optimizer = build_optimizer(parameter_groups(model, problem.config.optimizer), problem.config.optimizer)
+    config = problem.config.optimizer
+    # Complex parameters, which only a peer has, are refused by the fused kernel.
+    fused = not any(p.is_complex() for p in model.parameters())
+    optimizer = build_optimizer(parameter_groups(model, config), config, fused)
 
     def backward() -> Tensor:
         optimizer.zero_grad()

@@ -60,7 +60,8 @@ class Classifier(LightningModule):
         return describe_groups(self.groups, parameter_roles(self.model))
 
     def configure_optimizers(self) -> dict[str, Any]:
-        optimizer = build_optimizer(self.groups, self._optimizer)
+        fused = self.device.type == "cpu" and "mixed" not in self.trainer.precision
+        optimizer = build_optimizer(self.groups, self._optimizer, fused)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 

@@ -88,9 +88,15 @@ def describe_groups(groups: list[dict[str, Any]], roles: dict[str, str]) -> list
     ]
 
 
-def build_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW over the groups. Parameters are real, so that its second moments are those of real numbers."""
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(config.betas[0], config.betas[1]), eps=config.eps)
+def build_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig, fused: bool = False) -> torch.optim.AdamW:
+    """AdamW over the groups. Parameters are real, so that its second moments are those of real numbers.
+
+    `fused` runs torch's one kernel a group instead of a dozen operations a parameter, equal up to rounding: on a CPU a
+    quarter of the time. Lightning does not clip gradients with it under mixed precision.
+    """
+    betas = (config.betas[0], config.betas[1])
+    # None is torch's own choice among the others.
+    return torch.optim.AdamW(groups, lr=config.lr, betas=betas, eps=config.eps, fused=True if fused else None)
 
 
 def _norms_and_biases(model: nn.Module) -> Iterator[str]:

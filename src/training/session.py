@@ -18,6 +18,7 @@ from torch import nn
 from ..config import Config
 from ..data.base import SPLITS
 from ..errors import UsageError
+from .allocator import keep_freed_memory
 from .callbacks import ChanceHint, Checkpoint, Curves, ProgressBar, StepLimit, TargetReached, TimeLimit
 from .data import Loaders
 from .module import Classifier
@@ -122,6 +123,8 @@ class Session:
         if config.trainer.progress_bar:
             callbacks.append(ProgressBar())
         self._trainer = make_trainer(config, self.run_dir, callbacks)
+        if self._trainer.strategy.root_device.type == "cpu":
+            keep_freed_memory()
         world = self._trainer.world_size
         steps, per_epoch = step_counts(config, self._loaders.batches_per_epoch(world))
         dt_scales = {split: data.dt_scale(split) for split in SPLITS}

@@ -99,3 +99,29 @@ def test_description_counts_parameters():
     facts = describe_groups(parameter_groups(model, OptimizerConfig()), parameter_roles(model))
     assert sum(group["parameters"] for group in facts) == sum(p.numel() for p in model.parameters())
     assert next(group for group in facts if group["name"] == "ssm, no decay")["roles"] == ["A", "B", "dt"]
+
+
+def test_fused_equals_plain_and_goes_on_from_its_state():
+    """Published rates; the state of one is that of the other, so that runs begun before are resumed."""
+
+    def train(fused, steps, state=None):
+        torch.manual_seed(0)
+        model = Model().double()
+        config = OptimizerConfig(lr=LR, weight_decay=DECAY)
+        optimizer = build_optimizer(parameter_groups(model, config), config, fused)
+        if state is not None:
+            model.load_state_dict(state[0])
+            optimizer.load_state_dict(state[1])
+        for step in steps:
+            generator = torch.Generator().manual_seed(step)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            optimizer.step()
+        return model.state_dict(), optimizer.state_dict()
+
+    plain, fused = train(False, range(20)), train(True, range(20))
+    for name, value in plain[0].items():
+        torch.testing.assert_close(fused[0][name], value, rtol=1e-12, atol=1e-14)
+    mixed = train(True, range(10, 20), train(False, range(10)))
+    for name, value in plain[0].items():
+        torch.testing.assert_close(mixed[0][name], value, rtol=1e-12, atol=1e-14)
