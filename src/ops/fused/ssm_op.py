@@ -24,6 +24,11 @@ from ..scan.custom_op import plain, scan_op
 from ..transforms import refuse_transforms
 
 
+# With `checkpoint` the states exist for this share of the sequence at a time, but for no fewer steps than the second.
+_SLABS = 16
+_SHORTEST_SLAB = 64
+
+
 def input_matrix(B_bar: Tensor) -> Tensor:
     """(P, H) complex to W_B (H, 2P) real."""
     return torch.view_as_real(B_bar.t().resolve_conj().contiguous()).flatten(1)
@@ -62,6 +67,50 @@ def _last(x: Tensor, lengths: Tensor | None, reverse: bool) -> Tensor:
     return x[torch.arange(x.shape[0], device=x.device), lengths - 1]
 
 
+def _slabs(length: int, reverse: bool) -> list[slice]:
+    """The sequence in the order of the recurrence, cut where recomputation starts anew: at most `_SLABS` pieces."""
+    size = max(_SHORTEST_SLAB, -(-length // _SLABS))
+    slabs = [slice(start, min(length, start + size)) for start in range(0, length, size)]
+    return slabs[::-1] if reverse else slabs
+
+
+def _of(a: Tensor, slab: slice) -> Tensor:
+    return a if a.shape[1] == 1 else a[:, slab]
+
+
+def _forward_by_slabs(
+    u: Tensor,
+    a: Tensor,
+    B_bar: Tensor,
+    C: Tensor,
+    x0: Tensor | None,
+    lengths: Tensor | None,
+    reverse: bool,
+    factor: float,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, x_last and (B, slabs - 1, P) the states between slabs; no more states than those of a slab at a time."""
+    y = u.new_empty(*u.shape[:2], len(C))
+    W_C, state, between = output_matrix(C, factor), x0, []
+    x_last = a.new_zeros(u.shape[0], a.shape[2])
+    for slab in _slabs(u.shape[1], reverse):
+        x = _states(u[:, slab], _of(a, slab), B_bar, state, reverse, backend)
+        y[:, slab] = (_flat(x) @ W_C).view(*x.shape[:2], -1)
+        state = _last(x, None, reverse).clone()
+        between.append(state)
+        if lengths is not None:
+            row, at, inside = _last_steps(lengths, slab)
+            x_last = torch.where(inside[:, None], x[row, at], x_last)
+    return y, state if lengths is None else x_last, torch.stack(between, 1)[:, :-1].clone()
+
+
+def _last_steps(lengths: Tensor, slab: slice) -> tuple[Tensor, Tensor, Tensor]:
+    """(B,) each: 0 .. B - 1, where in the slab the sample's last step is, and whether it is there at all."""
+    at = lengths - 1 - slab.start
+    size = slab.stop - slab.start
+    return torch.arange(len(lengths), device=lengths.device), at.clamp(0, size - 1), (at >= 0) & (at < size)
+
+
 @torch.library.custom_op("fractal_ssm::ssm", mutates_args=())
 def ssm_op(
     u: Tensor,
@@ -80,9 +129,11 @@ def ssm_op(
         return kernels.forward(u, a, B_bar, C, x0, lengths, reverse, factor)
     # Inside autocast the products would silently drop to half precision.
     with torch.autocast(u.device.type, enabled=False):
+        if checkpoint:
+            return _forward_by_slabs(u, a, B_bar, C, x0, lengths, reverse, factor, backend)
         x = _states(u, a, B_bar, x0, reverse, backend)
         y = (_flat(x) @ output_matrix(C, factor)).view(*u.shape[:2], len(C))
-    return y, _last(x, lengths, reverse).clone(), x.new_empty(0) if checkpoint else x
+    return y, _last(x, lengths, reverse).clone(), x
 
 
 @ssm_op.register_fake
@@ -92,7 +143,7 @@ def _(u, a, B_bar, C, x0, lengths, reverse, factor, backend, checkpoint):
     if kernels is not None:
         x = B_bar.real.new_empty(batch, kernels.chunk_count(u, B_bar, C), a.shape[2], 2)
     else:
-        x = a.new_empty(0) if checkpoint else a.new_empty(batch, length, a.shape[2])
+        x = a.new_empty(batch, len(_slabs(length, reverse)) - 1 if checkpoint else length, a.shape[2])
     return u.new_empty(batch, length, C.shape[0]), a.new_empty(batch, a.shape[2]), x
 
 
@@ -122,32 +173,65 @@ def ssm_backward_op(
         )
         return gu, nothing if ga is None else ga, gB, gC, nothing.clone() if gx0 is None else gx0
     with torch.autocast(u.device.type, enabled=False):
-        if x.numel() == 0:
-            x = _states(u, a, B_bar, x0, reverse, backend)
-        u_flat, x_flat = u.reshape(-1, u.shape[2]), _flat(x)
-        if gy is None:
-            g, gC = torch.zeros_like(x), torch.zeros_like(C)
+        options = (reverse, factor, backend, need_a)
+        if x.shape[1] == u.shape[1]:
+            row, at = slice(None), 0 if reverse else -1
+            if lengths is not None:
+                row, at = torch.arange(len(u), device=u.device), lengths - 1
+            ends = [] if gx_last is None else [(row, at, gx_last)]
+            gu, ga, gB, gC, gx0 = _gradients(u, a, B_bar, C, x0, x, gy, ends, *options)
         else:
-            gy_flat = gy.reshape(-1, gy.shape[2])
-            W_C = output_matrix(C, factor)
-            gW_C = (gy_flat.t() @ x_flat).view(C.shape[0], -1, 2)
-            gC = torch.complex(gW_C[..., 0] * factor, gW_C[..., 1] * -factor)
-            g = torch.view_as_complex((gy_flat @ W_C.t()).view(*x.shape, 2))
-        if gx_last is not None:
-            _last_add(g, gx_last, lengths, reverse)
-        start = None if x0 is None else plain(x0)
-        ga, gx0 = implementation(backend).backward(plain(a), x, start, g, reverse, g, need_a)
-        g_flat = _flat(g)
-        gu = (g_flat @ input_matrix(B_bar).t()).view(u.shape)
-        gB = torch.view_as_complex((u_flat.t() @ g_flat).view(u.shape[2], -1, 2)).t().contiguous()
+            gu, ga, gB, gC, gx0 = _gradients_by_slabs(u, a, B_bar, C, x0, lengths, x, gy, gx_last, *options)
     return gu, nothing if ga is None else ga, gB, gC, nothing.clone() if gx0 is None else gx0
 
 
-def _last_add(g: Tensor, gx_last: Tensor, lengths: Tensor | None, reverse: bool) -> None:
-    if lengths is None:
-        g[:, 0 if reverse else -1] += gx_last
+def _gradients(u, a, B_bar, C, x0, x, gy, ends, reverse, factor, backend, need_a):
+    """Of u, a (or None), B_bar, C and x0 (or None), with all states at hand.
+
+    ends: (rows, positions, gradient) of states that are outputs themselves.
+    """
+    u_flat, x_flat = u.reshape(-1, u.shape[2]), _flat(x)
+    if gy is None:
+        g, gC = torch.zeros_like(x), torch.zeros_like(C)
     else:
-        g[torch.arange(g.shape[0], device=g.device), lengths - 1] += gx_last
+        gy_flat = gy.reshape(-1, gy.shape[2])
+        W_C = output_matrix(C, factor)
+        gW_C = (gy_flat.t() @ x_flat).view(C.shape[0], -1, 2)
+        gC = torch.complex(gW_C[..., 0] * factor, gW_C[..., 1] * -factor)
+        g = torch.view_as_complex((gy_flat @ W_C.t()).view(*x.shape, 2))
+    for row, at, gradient in ends:
+        g[row, at] += gradient
+    start = None if x0 is None else plain(x0)
+    ga, gx0 = implementation(backend).backward(plain(a), x, start, g, reverse, g, need_a)
+    g_flat = _flat(g)
+    gu = (g_flat @ input_matrix(B_bar).t()).view(u.shape)
+    gB = torch.view_as_complex((u_flat.t() @ g_flat).view(u.shape[2], -1, 2)).t().contiguous()
+    return gu, ga, gB, gC, gx0
+
+
+def _gradients_by_slabs(u, a, B_bar, C, x0, lengths, between, gy, gx_last, reverse, factor, backend, need_a):
+    """The same from the states between slabs: each slab's states are made again, and its adjoint handed on."""
+    gu = torch.empty_like(u, memory_format=torch.contiguous_format)
+    gB, gC = torch.zeros_like(B_bar), torch.zeros_like(C)
+    ga = torch.zeros_like(a, memory_format=torch.contiguous_format) if need_a else None
+    adjoint = gx_last if lengths is None else None
+    slabs = _slabs(u.shape[1], reverse)
+    for index in reversed(range(len(slabs))):
+        slab = slabs[index]
+        start = between[:, index - 1] if index else x0
+        ends = [] if adjoint is None else [(slice(None), 0 if reverse else -1, adjoint)]
+        if lengths is not None and gx_last is not None:
+            row, at, inside = _last_steps(lengths, slab)
+            ends.append((row, at, torch.where(inside[:, None], gx_last, torch.zeros_like(gx_last))))
+        u_slab, a_slab, gy_slab = u[:, slab], _of(a, slab), None if gy is None else gy[:, slab]
+        x = _states(u_slab, a_slab, B_bar, start, reverse, backend)
+        parts = _gradients(u_slab, a_slab, B_bar, C, start, x, gy_slab, ends, reverse, factor, backend, need_a)
+        gu[:, slab], adjoint = parts[0], parts[4]
+        gB += parts[2]
+        gC += parts[3]
+        if ga is not None:
+            _of(ga, slab).add_(parts[1])
+    return gu, ga, gB, gC, adjoint
 
 
 @ssm_backward_op.register_fake

@@ -181,8 +181,8 @@ def _(lanes, a, b, states, out, i, ia, low, high, start, stop, reverse):
 
 @_Kernel
 def _backward(a, x, x0, g, reverse, out, states, wide, totals, rows, groups, block, tile):
-    """states (B, 1, P): zeros; wide (groups or 0, P): zeros, gradient of a constant gate in double precision, and totals
-    (B, 1, P), of a tile; rows (groups or 0, L, P): the gradient of a gate that varies; x0 (B, 1, P)."""
+    """states (B, 1, P): zeros; wide (groups or 0, P): zeros, gradient of a constant gate in double precision, totals
+    (B, 1, P) that of a tile; rows (groups or 0, L, P): the gradient of a gate that varies; x0 (B, 1, P)."""
     batch, length, modes = x.shape
     blocks = -(-modes // block)
     for task in prange(groups * blocks):
