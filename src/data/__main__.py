@@ -61,14 +61,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _status(options: argparse.Namespace) -> None:
-    from .status import status
+    from .status import as_page, status
 
     entries = status(options.data_dir, options.thorough)
     if options.json:
         print(json.dumps([entry.as_dict() for entry in entries], indent=1))
         return
-    print(f"Data under {options.data_dir.resolve()}\n")
-    print("\n".join(entry.as_text() for entry in entries))
+    print(as_page(options.data_dir, entries))
 
 
 def _add_listops_arguments(parser: argparse.ArgumentParser) -> None:

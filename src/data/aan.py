@@ -53,6 +53,7 @@ class Aan(CachedData):
 
     task = "retrieval"
     name = "aan"
+    title = "Retrieval"
     expected = EXPECTED
     n_classes = 2
 

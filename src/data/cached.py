@@ -31,8 +31,12 @@ class CachedData(SequenceData):
     """
 
     name: ClassVar[str]
+    # What the benchmark calls the task.
+    title: ClassVar[str]
     expected: ClassVar[Expected]
     sources: ClassVar[tuple[str, ...]] = ("auto", "release", "stand-in")
+    # For a task that can be drawn: how much that is, and how long it takes.
+    drawing: ClassVar[str] = ""
 
     def __init__(self, data_dir: Path, source: str, wanted: Mapping[str, int | None]):
         if source not in self.sources:

@@ -67,6 +67,7 @@ class Cifar(CachedData):
     """
 
     name = "cifar"
+    title = "Image"
     expected = EXPECTED
     sources = ("auto", "release", "mega", "stand-in")
     n_classes = 10

@@ -72,11 +72,14 @@ class Expected:
 
     def missing(self, data_dir: Path) -> str:
         """The message for files that are not there."""
-        lines = [f"No files of '{self.task}' under {Path(data_dir).resolve()}. Expected there ({self.size}):", self.tree]
+        where = "The folder may also lie inside lra_release/, lra_release/lra_release/ or raw_datasets/, under any name."
+        return f"No files of '{self.task}' under {Path(data_dir).resolve()}.\n{self.how_to_get(data_dir)}\n{where}"
+
+    def how_to_get(self, data_dir: Path) -> str:
+        """What is expected, what of it is there, where it comes from, and what to do without."""
+        lines = [f"Expected there ({self.size}):", self.tree]
         lines += [f"Incomplete: {path} lacks {', '.join(lacking)}." for path, lacking in self._incomplete(data_dir)]
-        lines.append("The folder may also lie inside lra_release/, lra_release/lra_release/ or raw_datasets/, under any name.")
-        lines += [self.origin, self.instead]
-        return "\n".join(lines)
+        return "\n".join([*lines, self.origin, self.instead])
 
     def fits(self, folder: Path) -> bool:
         """Whether a folder holds all the files."""

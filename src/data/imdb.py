@@ -67,6 +67,7 @@ class Imdb(CachedData):
     """
 
     name = "imdb"
+    title = "Text"
     expected = EXPECTED
     n_classes = 2
 

@@ -82,6 +82,7 @@ class SequentialMnist(CachedData):
     """
 
     name = "smnist"
+    title = "sequential MNIST"
     expected = EXPECTED
     sources = ("auto", "release", "sample")
     n_classes = 10

@@ -57,6 +57,7 @@ class SpeechCommands(CachedData):
     """
 
     name = "sc"
+    title = "Speech Commands"
     expected = EXPECTED
     n_classes = len(WORDS)
     d_input = 1

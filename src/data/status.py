@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from .base import SPLITS
 from .cache import MANIFEST, Cache, open_cache
 from .cached import CachedData
 
+_SECOND = "Not read: the one above comes first."
+
 
 @dataclass
 class Entry:
@@ -20,10 +23,11 @@ class Entry:
 
     Attributes:
         task: registered name.
+        title: what the benchmark calls the task.
         state: "found" (the user's files), "prepared" (a cache, whatever its source), "damaged" (a cache that is
-            refused) or "missing".
-        path: of the files or the cache; None when missing.
-        source: "release", "generated", "sample" or "stand-in"; None when missing.
+            refused), "missing" (files that the user must provide) or "not made yet" (what is drawn at the first run).
+        path: of the files or the cache; None without.
+        source: "release", "mega", "generated", "sample" or "stand-in"; None without path.
         counts: split -> samples, of a cache.
         checksum: of a cache's content.
         split, split_fingerprint: the split that the defaults of the task give, and its members.
@@ -31,6 +35,7 @@ class Entry:
     """
 
     task: str
+    title: str
     state: str
     path: str | None = None
     source: str | None = None
@@ -45,15 +50,29 @@ class Entry:
         return asdict(self)
 
     def as_text(self) -> str:
-        """Two or three lines for the terminal."""
+        """A few lines for the terminal."""
         source = f" ({self.source})" if self.source and self.source != self.state else ""
         counts = ", ".join(f"{name} {self.counts[name]:,}" for name in SPLITS if name in self.counts)
-        lines = [f"{self.task:<14}{self.state + source:<24}{counts}".rstrip()]
+        lines = [f"{self.task:<12}{self.title:<18}{self.state + source:<24}{counts}".rstrip()]
         lines += [f"  {self.path}"] if self.path else []
         if self.checksum:
             lines.append(f"  checksum {self.checksum[:16]}, split {self.split} {self.split_fingerprint}")
-        lines += [f"  {line}" for line in self.advice.splitlines()]
+        for line in self.advice.splitlines():
+            # The expected trees are indented and stay as they are.
+            pieces = [line] if line.startswith(" ") else textwrap.wrap(line, 110, break_on_hyphens=False)
+            lines += [f"  {piece}" for piece in pieces]
         return "\n".join(lines)
+
+
+def as_page(data_dir: Path, entries: list[Entry]) -> str:
+    """The whole status for the terminal."""
+    there = "" if Path(data_dir).is_dir() else ", a folder that does not exist yet"
+    lines = [f"Data under {Path(data_dir).resolve()}{there}", "", *(entry.as_text() for entry in entries)]
+    if any(entry.state == "missing" for entry in entries):
+        lines += ["", "Where files may lie: in the folder above, in lra_release/, lra_release/lra_release/ or raw_datasets/"]
+        lines += ["in it, under the names shown or any other; links are fine. Another folder: --data-dir here, data_dir="]
+        lines += ["in training. Files are only read; what is made of them goes to cache/ in the same folder."]
+    return "\n".join(lines)
 
 
 def status(data_dir: Path, thorough: bool = False) -> list[Entry]:
@@ -73,21 +92,29 @@ def status(data_dir: Path, thorough: bool = False) -> list[Entry]:
 
 def _task_status(part: type[CachedData], data_dir: Path, thorough: bool) -> list[Entry]:
     entries = [
-        Entry(part.name, "found", str(path), source, advice="" if place == 0 else "not read: the one above comes first")
+        Entry(part.name, part.title, "found", str(path), source, advice="" if place == 0 else _SECOND)
         for place, (source, path) in enumerate(part.found(data_dir))
     ]
     folders = sorted((data_dir / "cache" / part.name).glob("[!.]*"))
     caches = [_cache_status(part, data_dir, folder, thorough) for folder in folders]
     prepared = {entry.source for entry in caches if entry.state == "prepared"}
-    if entries and not prepared & {"release", "sample"}:
-        entries[0].advice = "prepared at the first run"
+    if entries and not prepared & {"release", "mega", "sample"}:
+        entries[0].advice = "Read and prepared at the first run."
     if not entries and not prepared - {"stand-in"}:
         # A stand-in does not make the task's own data less missing.
-        advice = part.expected.missing(data_dir)
-        if "generated" in part.sources:
-            advice = "Nothing to do: made at the first run by the benchmark's own recipe, or put the release here."
-        entries = [Entry(part.name, "missing", advice=advice)]
+        entries = [_not_there(part, data_dir)]
     return entries + caches
+
+
+def _not_there(part: type[CachedData], data_dir: Path) -> Entry:
+    expected = part.expected
+    if part.drawing:
+        advice = (
+            f"Nothing to do: drawn at the first run by the benchmark's own recipe ({part.drawing}).\n"
+            f"Or put the release here ({expected.size}):\n{expected.tree}"
+        )
+        return Entry(part.name, part.title, "not made yet", advice=advice)
+    return Entry(part.name, part.title, "missing", advice=expected.how_to_get(data_dir))
 
 
 def _cache_status(part: type[CachedData], data_dir: Path, folder: Path, thorough: bool) -> Entry:
@@ -98,6 +125,6 @@ def _cache_status(part: type[CachedData], data_dir: Path, folder: Path, thorough
         facts = data.describe()
     except (UsageError, KeyError) as error:
         advice = str(error) if isinstance(error, UsageError) else f"{MANIFEST} lacks {error}; made by another version?"
-        return Entry(part.name, "damaged", str(folder), advice=advice)
+        return Entry(part.name, part.title, "damaged", str(folder), advice=advice)
     keys = ("source", "counts", "checksum", "split", "split_fingerprint")
-    return Entry(part.name, "prepared", str(folder), **{key: facts[key] for key in keys})
+    return Entry(part.name, part.title, "prepared", str(folder), **{key: facts[key] for key in keys})

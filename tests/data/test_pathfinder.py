@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -54,6 +55,23 @@ def test_pathx_has_the_components_distractors_and_restarts_of_the_benchmark():
     assert set(drawn.margins) == {2, 3}
     # Two discs, each with one or two of the brightest pixels, as in the released images.
     assert 1 <= (drawn.images == 255).sum((1, 2)).mean() <= 4
+
+
+@pytest.mark.parametrize(
+    ("size", "rounds"), [(32, (5, 4, 3)), (64, (11, 8, 6)), (128, (18, 18, 18)), (256, (15, 15, 15))]
+)
+def test_rounds_of_distractors(size, rounds):
+    assert tuple(parameters(size, difficulty).distractors for difficulty in CONTOUR_LENGTHS) == rounds
+
+
+def test_rounds_at_64_px_are_the_documented_ones():
+    for difficulty in CONTOUR_LENGTHS:
+        assert parameters(64, difficulty).distractors == parameters(64, difficulty, "documented").distractors
+
+
+def test_every_easy_distractor_at_32_px_finds_a_place():
+    # Why the statistics of ten rounds at hand cannot be those of ten distractors of two dashes: see README.
+    assert Generator(replace(parameters(32, "easy"), distractors=10)).draw(0, 300).placed.mean() > 9.9
 
 
 def test_the_documented_setting_places_fewer_distractors_on_pathx():

@@ -13,7 +13,7 @@ from fractal_ssm.data.__main__ import main
 from fractal_ssm.data.imdb import Imdb
 from fractal_ssm.data.listops import ListOps
 from fractal_ssm.data.listops.text import read_tsv
-from fractal_ssm.data.status import status
+from fractal_ssm.data.status import as_page, status
 from fractal_ssm.registry import datasets
 
 
@@ -31,9 +31,11 @@ def test_an_empty_folder(tmp_path):
     tasks = {"listops", "pathfinder", "pathx", "imdb", "aan", "cifar", "smnist", "sc"}
     assert {entry.task for entry in entries} >= tasks
     for entry in entries:
-        assert entry.state == "missing" and entry.advice
-    for task in ("listops", "pathfinder", "pathx"):
-        assert "first run" in entries_of(tmp_path, task)[0].advice
+        drawn = entry.task in ("listops", "pathfinder", "pathx")
+        assert entry.state == ("not made yet" if drawn else "missing")
+        assert ("Nothing to do: drawn at the first run" in entry.advice) == drawn
+        assert entry.title in entry.as_text()
+    assert "10 minutes on one core" in entries_of(tmp_path, "pathx")[0].advice
     assert "stand-in" in entries_of(tmp_path, "imdb")[0].advice and "aclImdb" in entries_of(tmp_path, "imdb")[0].as_text()
     assert list(tmp_path.iterdir()) == []
 
@@ -60,6 +62,22 @@ def test_generated_data_and_counts_other_than_the_default(tmp_path):
     assert "train 7, val 2, test 3" in entry.as_text() and entry.checksum[:16] in entry.as_text()
 
 
+def test_the_page_of_a_newcomer(tmp_path, make_imdb):
+    page = as_page(tmp_path / "later", status(tmp_path / "later"))
+    assert "a folder that does not exist yet" in page and "Where files may lie" in page
+    assert max(map(len, page.splitlines())) <= 130
+    # Nothing that is the same for all tasks is said for each.
+    assert page.count("raw_datasets/") == 1
+    make_imdb(tmp_path / "aclImdb")
+    page = as_page(tmp_path, entries_of(tmp_path, "imdb"))
+    assert "does not exist" not in page and "Where files may lie" not in page
+    assert page.splitlines()[2:] == [
+        "imdb        Text              found (release)",
+        f"  {tmp_path / 'aclImdb'}",
+        "  Read and prepared at the first run.",
+    ]
+
+
 def test_a_stand_in_does_not_hide_that_the_data_are_missing(tmp_path):
     Imdb(tmp_path, source="stand-in", n_train=20, n_test=20).prepare()
     missing, stand_in = entries_of(tmp_path, "imdb")
@@ -73,7 +91,7 @@ def test_damage_is_shown_and_the_other_lines_stay(tmp_path):
         file.truncate(200)
     (tmp_path / "cache" / "listops" / "mine").mkdir()
     missing, damaged, foreign = entries_of(tmp_path, "listops", thorough=True)
-    assert missing.state == "missing" and damaged.state == foreign.state == "damaged"
+    assert missing.state == "not made yet" and damaged.state == foreign.state == "damaged"
     assert "tokens.npy" in damaged.advice and "manifest" in foreign.advice
 
 
@@ -81,7 +99,7 @@ def test_two_copies_of_one_archive(tmp_path, make_aan):
     inner = make_aan(tmp_path / "lra_release/lra_release/tsv_data")
     make_aan(tmp_path / "lra_release/tsv_data")
     first, second = entries_of(tmp_path, "aan")
-    assert first.path == str(inner) and "not read" in second.advice
+    assert first.path == str(inner) and "Not read" in second.advice
 
 
 def test_command_status(tmp_path, capsys):
@@ -89,7 +107,7 @@ def test_command_status(tmp_path, capsys):
     assert "listops" in capsys.readouterr().out
     assert main(["status", "--data-dir", str(tmp_path), "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)
-    assert {entry["state"] for entry in entries} == {"missing"}
+    assert {entry["state"] for entry in entries} == {"missing", "not made yet"}
 
 
 def test_command_listops(tmp_path, capsys):

@@ -83,13 +83,10 @@ SIZES = tuple(_SIZES)
 
 # Dashes that all distractors of one image have together in the documented setting.
 _DOCUMENTED_TOTAL = {32: 20, 64: 22, 128: 35, 256: 30}
-# Rounds of distractors with which the images look like the release: see `parameters`.
-_CALIBRATED_ROUNDS = {
-    32: {"easy": 5, "intermediate": 4, "hard": 3},
-    64: {"easy": 6, "intermediate": 6, "hard": 6},
-    128: {"easy": 18, "intermediate": 18, "hard": 18},
-    256: {"easy": 15, "intermediate": 15, "hard": 15},
-}
+# What agrees with the released images instead (see README): the same total at 64 px, half of it at 32 px; and at the
+# larger sizes the rounds that the easy level would have, at every level.
+_CALIBRATED_TOTAL = {32: 10, 64: 22}
+_CALIBRATED_ROUNDS = {128: 18, 256: 15}
 _CALIBRATED_CONTRAST = {64: 0.93, 128: 0.82}
 
 
@@ -101,10 +98,10 @@ def parameters(size: int = 32, difficulty: str = "hard", kind: str = "calibrated
         difficulty: "easy" (6 dashes), "intermediate" (9) or "hard" (14, the benchmark's tasks).
         kind: "documented" takes the settings that accompany the benchmark's code as they stand: ceil(total /
             distractor_length) rounds of distractors and the listed contrasts. "calibrated" is what agrees with the
-            released images: at 128 px (18 rounds at every level, contrast 0.82; against released images) and 64 px (6
-            rounds, contrast 0.93; against released images), at 256 px (15 rounds) and 32 px (3 to 5 rounds; no released
-            image was at hand for these two, only statistics of other simulations). It is the default because the set
-            is to stand in for the release: on Path-X the documented setting places half the distractors.
+            released images: at 128 px (18 rounds at every level, contrast 0.82) and 64 px (the documented rounds,
+            contrast 0.93), both against released hard images; at 256 px (15 rounds) and 32 px (half the documented
+            total), where only statistics of another simulation were at hand. It is the default because the set is to
+            stand in for the release: on Path-X the documented setting places half the distractors.
     Raises:
         UsageError: a value outside the lists above.
     """
@@ -117,11 +114,11 @@ def parameters(size: int = 32, difficulty: str = "hard", kind: str = "calibrated
     values = dict(_SIZES[size])
     contour_length = CONTOUR_LENGTHS[difficulty]
     distractor_length = contour_length // 3
+    total = _DOCUMENTED_TOTAL[size]
     if kind == "calibrated":
         values["curve_contrast"] = _CALIBRATED_CONTRAST.get(size, values["curve_contrast"])
-        rounds = _CALIBRATED_ROUNDS[size][difficulty]
-    else:
-        rounds = math.ceil(_DOCUMENTED_TOTAL[size] / distractor_length)
+        total = _CALIBRATED_TOTAL.get(size, _CALIBRATED_ROUNDS.get(size, 0) * distractor_length)
+    rounds = math.ceil(total / distractor_length)
     return Parameters(
         size=size,
         antialias=2,
