@@ -22,11 +22,13 @@ FUSED = False
 PRECISION = "ieee"
 # Most features in or out: beyond, the extra products cost more than the traffic they save (see `plan`).
 _MOST_FEATURES = 256
-# Fewest steps: shorter sequences leave most of a block's chunks empty.
-_SHORTEST = 128
+# Fewest steps: shorter sequences leave a block's chunks empty.
+_SHORTEST = 256
 # Programs that fill a large chip twice, and steps of a chunk: 1 / rows of the states is kept.
 _PROGRAMS = 256
 _MOST_ROWS, _FEWEST_ROWS = 64, 8
+# Buffers of the loops over features in shared memory; more prefetch costs registers.
+STAGES = 2
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,13 @@ class Plan:
     warps: int
 
     def constants(self) -> dict[str, object]:
-        return {"BLOCK_P": self.block_p, "BLOCK_K": self.block_k, "PRECISION": PRECISION, "num_warps": self.warps}
+        return {
+            "BLOCK_P": self.block_p,
+            "BLOCK_K": self.block_k,
+            "PRECISION": PRECISION,
+            "num_warps": self.warps,
+            "num_stages": STAGES,
+        }
 
 
 def plan(batch: int, length: int, modes: int, features: int, out_features: int) -> Plan | None:
@@ -64,11 +72,11 @@ def plan(batch: int, length: int, modes: int, features: int, out_features: int) 
     chunks = triton.cdiv(length, rows)
     return Plan(
         rows=rows,
-        block_m=64 if chunks > 32 else 32 if chunks > 16 else 16,
+        block_m=64 if chunks > 32 else 32,
         block_p=32 if modes > 16 else 16,
         block_k=16,
         block_h=128 if out_features > 64 and features > 64 else 64,
-        sum_m=32 if chunks > 16 else 16,
+        sum_m=32,
         sum_h=128 if out_features > 64 and features > 64 else 64,
         warps=8,
     )
