@@ -148,10 +148,11 @@ class StatefulLayer(SequenceLayer):
         check_lengths(lengths, u.shape[1])
 
     def _check_state(self, state: Any, batch_size: int) -> None:
-        shape = (batch_size, *self._state_shape)
-        dtype = self.D.dtype.to_complex()
         if state is None:
             return
+        shape = (batch_size, *self._state_shape)
+        # dtype.to_complex() would break a graph of torch.compile.
+        dtype = torch.promote_types(self.D.dtype, torch.complex32)
         if not isinstance(state, Tensor) or tuple(state.shape) != shape or state.dtype != dtype:
             given = f"{tuple(state.shape)} {state.dtype}" if isinstance(state, Tensor) else type(state).__name__
             raise UsageError(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import UsageError
+from .opaque import as_outside, dense, gradients, leaves
 from .transforms import refuse_transforms
 
 # Elements of one tile's padded input on a CPU: 4 MiB of float32. Larger work buffers are given back to the system
@@ -42,17 +44,65 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None) ->
     """
     _check(u, kernel, reverse_kernel)
     refuse_transforms("convolve")
+    if torch.compiler.is_compiling():
+        return convolve_op(u, kernel, reverse_kernel)
     with torch.autocast(u.device.type, enabled=False):
-        dtype = torch.promote_types(torch.promote_types(u.dtype, kernel.dtype), torch.float32)
-        length = u.shape[1]
-        kernel = kernel[:, :length].to(dtype)
-        reversed_lags = 0 if reverse_kernel is None else min(reverse_kernel.shape[1], length - 1)
-        n = good_fft_size(length + max(kernel.shape[1] - 1, reversed_lags))
-        # Lag -1 of a circular kernel of n points is its last one.
-        parts = [kernel, kernel.new_zeros(kernel.shape[0], n - kernel.shape[1] - reversed_lags)]
-        if reversed_lags:
-            parts.append(reverse_kernel[:, :reversed_lags].to(dtype).flip(1))
-        return _CircularConvolution.apply(u.to(dtype), torch.cat(parts, dim=1)).to(u.dtype)
+        circular = _circular(u, kernel, reverse_kernel)
+        return _CircularConvolution.apply(u.to(circular.dtype), circular).to(u.dtype)
+
+
+def _circular(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None) -> Tensor:
+    """(H, n): both kernels as one whose lag -1 is its last point, in the dtype of the transforms."""
+    dtype = torch.promote_types(torch.promote_types(u.dtype, kernel.dtype), torch.float32)
+    length = u.shape[1]
+    kernel = kernel[:, :length].to(dtype)
+    reversed_lags = 0 if reverse_kernel is None else min(reverse_kernel.shape[1], length - 1)
+    n = good_fft_size(length + max(kernel.shape[1] - 1, reversed_lags))
+    parts = [kernel, kernel.new_zeros(kernel.shape[0], n - kernel.shape[1] - reversed_lags)]
+    if reversed_lags:
+        parts.append(reverse_kernel[:, :reversed_lags].to(dtype).flip(1))
+    return torch.cat(parts, dim=1)
+
+
+# The convolution inside torch.compile and torch.export: one operator, so that no complex spectrum is compiled. It keeps
+# no spectra between the passes: the backward transforms u once more.
+@torch.library.custom_op("fractal_ssm::convolve", mutates_args=())
+def convolve_op(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None) -> Tensor:
+    with as_outside(recording=False):
+        return dense(convolve(u, kernel, reverse_kernel))
+
+
+@convolve_op.register_fake
+def _(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None) -> Tensor:
+    return torch.empty_like(u, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("fractal_ssm::convolve_backward", mutates_args=())
+def convolve_backward_op(grad: Tensor, u: Tensor, kernels: list[Tensor]) -> list[Tensor]:
+    with torch.autocast(u.device.type, enabled=False), as_outside(recording=True):
+        inputs = leaves(kernels, [True] * len(kernels))
+        circular = _circular(u, *inputs, *[None] * (2 - len(inputs)))
+        with torch.no_grad():
+            grad_u, of_circular = _CircularCorrelation.apply(grad.to(circular.dtype), u.to(circular.dtype), circular)
+        return [dense(grad_u.to(u.dtype)), *gradients(circular, inputs, of_circular)]
+
+
+@convolve_backward_op.register_fake
+def _(grad: Tensor, u: Tensor, kernels: list[Tensor]) -> list[Tensor]:
+    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, *kernels)]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*(tensor for tensor in inputs if tensor is not None))
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    u, *kernels = ctx.saved_tensors
+    grad_u, grad_kernel, *grad_reverse = convolve_backward_op(grad, u, kernels)
+    return grad_u, grad_kernel, grad_reverse[0] if grad_reverse else None
+
+
+convolve_op.register_autograd(_backward, setup_context=_save)
 
 
 @functools.lru_cache(maxsize=1024)

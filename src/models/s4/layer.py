@@ -67,6 +67,7 @@ class S4(SISOLayer):
         "B": "B",
         "C": "C",
     }
+    options: ClassVar[tuple[str, ...]] = (*SISOLayer.options, "dt_transform", "fold_length", "backend")
 
     def __init__(
         self,

@@ -53,6 +53,7 @@ class DiagonalSISO(SISOLayer):
         "B": "B",
         "C": "C",
     }
+    options: ClassVar[tuple[str, ...]] = (*SISOLayer.options, "discretization", "dt_transform", "l_max", "backend")
 
     def __init__(
         self,

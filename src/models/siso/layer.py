@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from ...ops.convolution import convolve
 from ..base import broadcast_dt_scale, valid_mask
 from ..ssm_init import check_sizes, feedthrough
 from ..stateful import StatefulLayer, full_precision, real_parameter
+from .compiled import OpaqueSystem, know
 from .system import System
 
 
@@ -30,13 +31,20 @@ class SISOLayer(StatefulLayer):
     Every output comes from a transform of the whole sequence: a NaN or an infinite value in one input reaches earlier
     outputs of its sample and feature too, unlike in a scan or a step.
 
-    torch.compile leaves the layer as it is and compiles what is around it.
+    torch.compile and torch.export see the kernel, the state and the convolution as one operator each, complex numbers
+    inside; their backward computes kernel and state again. A dt_scale of one a sample breaks the graph.
 
     `dt_scale` may be a number or one a sample; each value that occurs costs a kernel. A step of its own per position
     needs a layer that scans (S5, Fractal).
     """
 
     roles: ClassVar[dict[str, str]] = {"D": "D"}
+    # Attributes beside the tensors named in `roles` that decide what `system` is; a subclass adds its own to both.
+    options: ClassVar[tuple[str, ...]] = ("d_model", "bidirectional", "channels")
+
+    def __init_subclass__(cls, **arguments: Any):
+        super().__init_subclass__(**arguments)
+        know(cls)
 
     def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...], channels: int = 1):
         check_sizes(type(self).__name__, channels=channels)
@@ -66,20 +74,16 @@ class SISOLayer(StatefulLayer):
         self, u: Tensor, state: Tensor | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
     ) -> tuple[Tensor, Tensor | None]:
         """The layer over a sequence; see `SequenceLayer.forward`. y is (B, L, c H), the state x (B, H, P) complex."""
-        if torch.compiler.is_compiling():
-            # inductor's code for complex tensors is wrong in places (broadcast sums), so none of this is traced.
-            return torch.compiler.disable(self._forward)(u, state, lengths, dt_scale)
-        return self._forward(u, state, lengths, dt_scale)
-
-    def _forward(
-        self, u: Tensor, state: Tensor | None, lengths: Tensor | None, dt_scale: float | Tensor
-    ) -> tuple[Tensor, Tensor | None]:
         self._check_input(u, state, lengths)
         scale = broadcast_dt_scale(dt_scale, u)
+        compiling = torch.compiler.is_compiling()
         if isinstance(scale, Tensor) and scale.dim():
-            return self._forward_by_scale(u, state, lengths, scale)
+            # Which samples share a step is known only when their values are.
+            by_scale = torch.compiler.disable(self._forward_by_scale) if compiling else self._forward_by_scale
+            return by_scale(u, state, lengths, scale)
         with full_precision(u.device):
-            y, x_last = self._run(self._as_computed(u), state, lengths, self.system(scale))
+            system = OpaqueSystem(self, scale) if compiling else self.system(scale)
+            y, x_last = self._run(self._as_computed(u), state, lengths, system)
         return y.to(u.dtype), x_last
 
     def _build_step(self) -> System:
@@ -107,16 +111,7 @@ class SISOLayer(StatefulLayer):
             return y, None
         if x0 is not None:
             y = y + system.free_response(x0, length)
-        return y, self._last_state(u, x0, lengths, system)
-
-    def _last_state(self, u: Tensor, x0: Tensor | None, lengths: Tensor | None, system: System) -> Tensor:
-        length = u.shape[1]
-        if lengths is not None:
-            # Every sample is moved so that its own last position comes last, behind zeros.
-            source = torch.arange(length, device=u.device) - (length - lengths[:, None])
-            u = u.gather(1, source.clamp(min=0)[..., None].expand_as(u)).masked_fill((source < 0)[..., None], 0.0)
-        x = system.gather(u)
-        return x if x0 is None else x + system.advance(x0, length if lengths is None else lengths)
+        return y, system.last_state(u, x0, lengths)
 
     def _forward_by_scale(
         self, u: Tensor, state: Tensor | None, lengths: Tensor | None, scale: Tensor
@@ -134,7 +129,7 @@ class SISOLayer(StatefulLayer):
         rows, outputs, states = [], [], []
         for group in range(int(groups.max()) + 1):
             row = (groups == group).nonzero().flatten()
-            y, x = self._forward(
+            y, x = self.forward(
                 u[row],
                 None if state is None else state[row],
                 None if lengths is None else lengths[row],

@@ -34,6 +34,16 @@ class System(ABC):
     def gather(self, u: Tensor) -> Tensor:
         """sum_k A_bar^(L-1-k) B_bar u_k, the state that u (B, L, H) leaves behind a system at rest."""
 
+    def last_state(self, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> Tensor:
+        """The state (B, H, P) after u (B, L, H), zeros after `lengths` (B,), from x0: after each sample's own last step."""
+        length = u.shape[1]
+        if lengths is not None:
+            # Every sample is moved so that its own last position comes last, behind zeros.
+            source = torch.arange(length, device=u.device) - (length - lengths[:, None])
+            u = u.gather(1, source.clamp(min=0)[..., None].expand_as(u)).masked_fill((source < 0)[..., None], 0.0)
+        x = self.gather(u)
+        return x if x0 is None else x + self.advance(x0, length if lengths is None else lengths)
+
     @abstractmethod
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """u (B, H) to the next x and C x (B, c H); forward direction only."""
