@@ -2,7 +2,7 @@
 
     python -m scripts.bench                    all cases and curves: CSV, table in docs/performance.md, PNG
     python -m scripts.bench --quick            tiny inputs, nothing written but to --out: does it all run?
-    python -m scripts.bench --only layer       cases whose name holds the word
+    python -m scripts.bench --only training    cases whose name holds the word, here all of the table of training steps
 
 Columns: median, 20th and 80th percentile in ms, ratio to copying the largest input, peak memory over idle in MB, and
 the relative error of the output and of the worst gradient against double precision. A contender whose gradients are
@@ -166,23 +166,42 @@ def main() -> None:
         parser.error("--quick needs --out, so that its numbers do not replace real ones")
     out = Path(options.out or ROOT / "docs/results/bench")
     seconds = 0.01 if options.quick else options.seconds
-    table = Table(out / "bench.csv", COLUMNS)
+    groups: dict[str, list[Case]] = {"bench": [], "steps": []}
     for case in QUICK if options.quick else CASES:
-        if options.only in case.name:
+        groups["steps" if case.kind == "step" else "bench"].append(case)
+    chosen = {group: [case for case in cases if options.only in case.name] for group, cases in groups.items()}
+    whole = [group for group, cases in chosen.items() if cases == groups[group]]
+    if not options.out and any(cases and group not in whole for group, cases in chosen.items()):
+        parser.error("--only with some cases of a table needs --out, so that it does not lose the others")
+    for group, cases in chosen.items():
+        if not cases:
+            continue
+        table = Table(out / f"{group}.csv", COLUMNS)
+        for case in cases:
             bench(case, table, seconds, only_ours=False, memory=not options.no_memory, clock=options.clock)
-    table.close()
-    curves = {} if options.only else QUICK_CURVES if options.quick else CURVES
+        table.close()
+    if not options.only:
+        _curves(out, QUICK_CURVES if options.quick else CURVES, seconds, options.clock)
+    if not options.out:
+        _document(out, whole)
+
+
+def _curves(out: Path, curves: dict[str, list[Case]], seconds: float, clock: str) -> None:
     for axis, cases in curves.items():
         curve = Table(out / f"curve_{axis}.csv", COLUMNS)
         for case in cases:
-            bench(case, curve, seconds / 2, only_ours=True, memory=False, clock=options.clock)
+            bench(case, curve, seconds / 2, only_ours=True, memory=False, clock=clock)
         curve.close()
         report.plot(out / f"curve_{axis}.csv", axis)
-    if not options.quick and not options.only:
-        gpu = sorted((ROOT / "docs/results/gpu").glob("*scan.csv"))
-        profiles = report.profile_tables(ROOT / "docs/results/steps")
-        tables = {"CPU": report.tables_of(out / "bench.csv"), "profile": profiles, "GPU": report.gpu_table(gpu)}
-        report.write(tables, ROOT / "docs/performance.md")
+
+
+def _document(out: Path, groups: list[str]) -> None:
+    """The tables of what was measured as a whole, and those of results that other commands left."""
+    names = {"bench": "CPU", "steps": "training step"}
+    tables = {names[group]: report.tables_of(out / f"{group}.csv") for group in groups}
+    tables["profile"] = report.profile_tables(ROOT / "docs/results/steps")
+    tables["GPU"] = report.gpu_table(sorted((ROOT / "docs/results/gpu").glob("*scan.csv")))
+    report.write(tables, ROOT / "docs/performance.md")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def tables_of(source: Path) -> str:
     for row in rows:
         cases[row["case"]][row["contender"]][row["what"]] = row
     where = f"torch {rows[0]['torch']}, {rows[0]['threads']} thread(s), CPU; medians of {rows[0]['clock']} time"
-    parts = [f"{where}; [the rows](results/bench/bench.csv)."]
+    parts = [f"{where}; [the rows](results/bench/{source.name})."]
     for case, contenders in cases.items():
         parts += ["", f"**{case}**", ""]
         if any("training step" in found for found in contenders.values()):
