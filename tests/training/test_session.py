@@ -14,6 +14,7 @@ from fractal_ssm import UsageError
 from fractal_ssm.config import Config
 from fractal_ssm.train import build_model, run
 from fractal_ssm.training.callbacks import ChanceHint
+from fractal_ssm.training.module import Classifier
 from fractal_ssm.training.record import Metrics, Record, earlier_parts, git_commit
 from fractal_ssm.training.resume import load_checkpoint
 from fractal_ssm.training.table import result_table
@@ -94,6 +95,13 @@ def test_time_limit_still_ends_in_a_test(toy_config, tmp_path, capsys):
     assert facts["steps"] == 1 and facts["status"] == "finished"
     assert facts["metrics"]["test"]["samples"] == 21
     assert "training.max_minutes=0 reached at step 1" in capsys.readouterr().out
+
+
+def test_denormals_are_zero_while_it_runs(toy_config, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Classifier, "on_before_optimizer_step", lambda *_: seen.append(float(torch.tensor(1e-40) * 1)))
+    run(toy_config("training.max_epochs=1"), tmp_path)
+    assert seen == [0.0] * 8 and float(torch.tensor(1e-40) * 1) > 0.0
 
 
 @pytest.mark.parametrize(("target", "steps"), [(0.05, 8), (1.0, 24)])
