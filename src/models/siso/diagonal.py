@@ -27,7 +27,10 @@ class DiagonalSISO(SISOLayer):
 
         zoh       K_l = 2 Re sum_n C B (exp(z) - 1) / Lambda  exp(z l)
         bilinear  K_l = 2 Re sum_n C B dt / (1 - z/2)  ((1 + z/2) / (1 - z/2))^l
-        dss       K_l = Re sum_n C B / Lambda  softmax_l(z l),  l = 0 .. l_max - 1    (once the real part, as published)
+        dss       K_l = Re sum_n C B / Lambda  softmax_l(z l),  l = 0 .. l_max - 1    (the real part once)
+
+    The last is zoh with C_dss = 2 C_zoh (exp(z l_max) - 1), up to the damping of `dss_input`; its source is
+    arXiv 2203.14343 (the softmax kernel of DSS), here over S4D's modes.
 
     Args:
         d_model: H, features in and out.
