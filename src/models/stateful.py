@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,36 +18,47 @@ _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 class StepCache:
-    """What a step is made of, and whether the tensors and options that it came from are still the same.
+    """What a step is made of, as long as the tensors and options that it came from are still the same.
 
-    In-place writes show in a tensor's version and replaced ones in identity or address, but writes through `.data` or
-    numpy leave no trace, so every value is compared with a copy.
+    What was set anew on the layer shows in its identity, and storage that was replaced in its address; writes through
+    `.data` or numpy leave no trace, so every value is compared with a copy.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], options: Mapping[str, Any], parts: Any):
-        self.parts = parts
-        self._options = dict(options)
+    def __init__(self) -> None:
+        self._parts: Any = None
+        self._watched: list[_Watched] = []
+
+    def keep(self, layer: nn.Module, parts: Any) -> None:
+        """Take the parts just made from the layer, unless they are part of a graph or may become part of one."""
+        tensors = _tensors(layer)
+        trained = torch.is_grad_enabled()
+        if any((trained and tensor.requires_grad) or tensor.is_inference() for tensor in tensors):
+            return
         # What was computed in inference mode can never be part of a graph.
         self._inference = torch.is_inference_mode_enabled()
-        self._seen = {name: (t, t._version, t.data_ptr(), _Watched(t)) for name, t in tensors.items()}
+        self._watched = [_Watched(tensor) for tensor in tensors]
+        self._identities = _identities(layer)
+        # An identity is unique among objects that live.
+        self._alive = [*layer.__dict__.values(), *layer._parameters.values()]
+        self._parts = parts
 
-    def holds(self, tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> bool:
-        """Whether the parts still belong to these tensors and options, and may be used here."""
+    def parts(self, layer: nn.Module) -> Any:
+        """The parts if they still belong to the layer as it is and may be used here, else None."""
+        if self._parts is None or self._identities != _identities(layer):
+            return None
         if self._inference and not torch.is_inference_mode_enabled():
-            return False
-        if self._options != options or self._seen.keys() != tensors.keys():
-            return False
-        for name, tensor in tensors.items():
-            seen, version, address, watched = self._seen[name]
-            if tensor is not seen or tensor._version != version or tensor.data_ptr() != address or watched.changed():
-                return False
-        return True
+            return None
+        if torch.is_grad_enabled() and any(watched.tensor.requires_grad for watched in self._watched):
+            return None
+        return None if any(watched.changed() for watched in self._watched) else self._parts
 
 
 class _Watched:
-    """The memory of a tensor, and a copy to compare it with."""
+    """A tensor, and a copy of its memory to compare it with."""
 
     def __init__(self, tensor: Tensor):
+        self.tensor = tensor
+        self._address = tensor.data_ptr()
         view = tensor.detach()
         self._on_cpu = view.device.type == "cpu"
         # Bytes of contiguous memory compare ten times faster than torch.equal does; other memory compares as changed.
@@ -55,7 +66,21 @@ class _Watched:
         self._copy = bytearray(view.numpy().tobytes()) if self._on_cpu else view.clone()
 
     def changed(self) -> bool:
+        if self.tensor.data_ptr() != self._address:
+            return True
         return self._copy != self._view if self._on_cpu else not torch.equal(self._copy, self._view)
+
+
+def _tensors(layer: nn.Module) -> list[Tensor]:
+    """The parameters, and what pruning or weight normalisation put in a parameter's place."""
+    plain = [value for value in layer.__dict__.values() if isinstance(value, Tensor)]
+    return [value for value in layer._parameters.values() if value is not None] + plain
+
+
+def _identities(layer: nn.Module) -> tuple[list[str], list[int], list[int]]:
+    """The names of all that is set on the layer, what it is, and which parameters there are."""
+    own = layer.__dict__
+    return list(own), list(map(id, own.values())), list(map(id, layer._parameters.values()))
 
 
 class StatefulLayer(SequenceLayer):
@@ -80,7 +105,7 @@ class StatefulLayer(SequenceLayer):
         self.d_model = d_model
         self.bidirectional = bidirectional
         self._state_shape = state_shape
-        self._step_cache: StepCache | None = None
+        self._step_cache = StepCache()
 
     @property
     def causal(self) -> bool:
@@ -116,20 +141,11 @@ class StatefulLayer(SequenceLayer):
         # Under a parametrization the tensors that count are made anew at every access.
         if torch.compiler.is_compiling() or "parametrizations" in self._modules or transform_active():
             return self._build_step()
-        # Plain attributes too: options, and tensors that pruning or weight normalisation put in a parameter's place.
-        tensors = {name: value for name, value in self._parameters.items() if value is not None}
-        options = {}
-        for name, value in self.__dict__.items():
-            if isinstance(value, (bool, int, float, str)):
-                options[name] = value
-            elif isinstance(value, Tensor):
-                tensors[name] = value
-        trained = torch.is_grad_enabled()
-        if any((trained and tensor.requires_grad) or tensor.is_inference() for tensor in tensors.values()):
-            return self._build_step()
-        if self._step_cache is None or not self._step_cache.holds(tensors, options):
-            self._step_cache = StepCache(tensors, options, self._build_step())
-        return self._step_cache.parts
+        parts = self._step_cache.parts(self)
+        if parts is None:
+            parts = self._build_step()
+            self._step_cache.keep(self, parts)
+        return parts
 
     def _as_computed(self, u: Tensor) -> Tensor:
         """u in the dtype of the parameters; only a lower precision is converted silently."""
@@ -178,11 +194,11 @@ class StatefulLayer(SequenceLayer):
             converted = fn(tensor)
             return tensor.to(converted.device) if converted.dtype in _LOW_PRECISION else converted
 
-        self._step_cache = None
+        self._step_cache = StepCache()
         return super()._apply(keep_precision, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_step_cache": None}
+        return {**self.__dict__, "_step_cache": StepCache()}
 
 
 def real_parameter(values: Tensor) -> nn.Parameter:

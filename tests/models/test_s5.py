@@ -193,6 +193,28 @@ def test_parameters_frozen_without_no_grad_keep_their_step_parts():
     assert torch.autograd.grad(layer.step(u, x)[0].sum(), x)[0].abs().sum() > 0
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: setattr(layer, "discretization", "bilinear"),
+        lambda layer: setattr(layer, "conj_sym", False),
+        lambda layer: setattr(layer, "Lambda_re", layer.log_dt),
+        lambda layer: layer._parameters.update(Lambda_re=layer.Lambda_im, Lambda_im=layer.Lambda_re),
+    ],
+    ids=["option", "switch", "shared parameter", "swapped parameters"],
+)
+def test_steps_follow_whatever_is_set_on_the_layer(change):
+    layer = S5(3, 8, 1)
+    u, state = torch.randn(2, 1, 3), layer.initial_state(2) + 1
+    before, _ = layer.step(u[:, 0], state)
+    assert layer._step_parts() is layer._step_parts()
+    change(layer)
+    after, _ = layer.step(u[:, 0], state)
+    assert not torch.allclose(after, before)
+    torch.testing.assert_close(after, layer(u, state)[0][:, 0])
+
+
 def test_inputs_of_another_precision_are_refused():
     with pytest.raises(UsageError, match="float32 parameters and got u of torch.float64"):
         S5(3, 8, 1)(torch.randn(2, 5, 3, dtype=torch.float64))

@@ -243,13 +243,16 @@ from fractal_ssm.ops.scan import native
 b = torch.ones(4, 2000, 32, dtype=torch.complex64)
 a, out = torch.full((1, 1, 32), 0.5, dtype=torch.complex64), torch.empty_like(b)
 for kernel in (lambda: native.forward(a, b, None, False, out), lambda: native.backward(a, b, None, b, False, out, True)):
+    spent = {}
     for threads in (1, 2):
         torch.set_num_threads(threads)
         kernel()
-    both, main = time.process_time(), time.thread_time()
-    for _ in range(20):
-        kernel()
-    print((time.process_time() - both) / (time.thread_time() - main))
+        process, main = time.process_time(), time.thread_time()
+        for _ in range(20):
+            kernel()
+        main = time.thread_time() - main
+        spent[threads] = main, time.process_time() - process - main
+    print(spent[2][1] / spent[1][0])
 """
 
 
@@ -260,5 +263,6 @@ def test_two_threads_share_the_work_also_when_the_code_comes_from_the_cache(tmp_
         done = subprocess.run(
             [sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, check=True
         )
-        # Processor time of the process over that of its main thread: 2 when evenly shared, 1 when nothing is.
-        assert all(float(line) > 1.2 for line in done.stdout.split()), done.stdout
+        # Processor time of the threads beside the main one over that of one thread alone: 1/2 when evenly shared, 0
+        # when nothing is. A busy machine delays the others but does not take their share away.
+        assert all(float(line) > 0.2 for line in done.stdout.split()), done.stdout
