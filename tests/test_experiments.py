@@ -56,6 +56,12 @@ def test_full_size_builds(name):
     assert config.dataset["name"].endswith(name.rsplit("-", 1)[-1])
 
 
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if not name.startswith("proxy/")])
+def test_cpu_budget_builds(name):
+    config = compose([f"experiment={name}", "budget=cpu"])
+    check_model(config, build_data(config))
+
+
 def fake_batch(data, facts, pairs=2, length=33):
     """Random inputs with the kind, channels and vocabulary of the dataset, and ragged lengths."""
     rows = 2 * pairs if data.task == "retrieval" else pairs
