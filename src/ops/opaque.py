@@ -1,4 +1,4 @@
-"""The body of a custom operator that torch.compile must not look into, run as if it were called outside of any graph."""
+"""The body of a custom operator that torch.compile must not look into, run as if called outside of any graph."""
 
 from __future__ import annotations
 

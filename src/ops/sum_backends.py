@@ -1,4 +1,4 @@
-"""Which backend computes a Vandermonde or Cauchy sum: the named one or an error, or the best for the tensors' device."""
+"""Which backend computes a Vandermonde or Cauchy sum: the named one or an error, or the best on the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several kernels a feature, as in the published S4 and S4D: against the convolution written out, and channel by channel."""
+"""Several kernels a feature, as in the published S4 and S4D: the convolution written out, channel by channel."""
 
 import numpy as np
 import pytest

@@ -35,7 +35,7 @@ class System(ABC):
         """sum_k A_bar^(L-1-k) B_bar u_k, the state that u (B, L, H) leaves behind a system at rest."""
 
     def last_state(self, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> Tensor:
-        """The state (B, H, P) after u (B, L, H), zeros after `lengths` (B,), from x0: after each sample's own last step."""
+        """The state (B, H, P) after u (B, L, H) from x0: after each sample's own last step, zeros behind it."""
         length = u.shape[1]
         if lengths is not None:
             # Every sample is moved so that its own last position comes last, behind zeros.

@@ -134,7 +134,7 @@ def test_cauchy(rank, directions, H, N, length):
 def test_cauchy_is_as_exact_as_the_plain_form():
     torch.manual_seed(0)
     values = [value.detach() for value in draw(1, 1, 1, 4)]
-    values[0] = torch.complex(torch.full((1, 4), -0.5, dtype=torch.float64), torch.tensor([[1.0, 30.0, 200.0, 1300.0]]).double())
+    values[0] = torch.tensor([[-0.5 + 1j, -0.5 + 30j, -0.5 + 200j, -0.5 + 1300j]], dtype=torch.complex128)
     values[5] = torch.tensor([0.001], dtype=torch.float64)
     exact = dplr_response(*values, 16384, backend="torch")
     low = [value.to(torch.complex64 if value.is_complex() else torch.float32) for value in values]
