@@ -271,6 +271,18 @@ def _timed(context: Context, stage: str, case: str, what: str, timing: Timing, e
                       eager_ms=eager.median, **more)  # fmt: skip
 
 
+def check_fused(context: Context) -> None:
+    from scripts.gpu_fused import check_fused as run
+
+    run(context.device, context.dry_run, context.table)
+
+
+def time_fused(context: Context) -> None:
+    from scripts.gpu_fused import time_fused as run
+
+    run(context.device, context.dry_run, context.table)
+
+
 def time_models(context: Context) -> None:
     from scripts.gpu_models import time_models as run
 
@@ -297,11 +309,13 @@ def time_sums(context: Context) -> None:
 STAGES: dict[str, Callable[[Context], None]] = {
     "scan": check_scan,
     "layer": check_layer,
+    "fused": check_fused,
     "shapes": check_shapes,
     "sums": check_sums,
     "repeatable": check_repeatable,
     "time-scan": time_scan,
     "time-layer": time_layer,
+    "time-fused": time_fused,
     "time-sums": time_sums,
     "time-models": time_models,
     "big": check_big,

@@ -18,7 +18,8 @@ from .triton_kernels import ends_kernel, outputs_kernel, power_kernel, weights_k
 FUSED = False
 # Of the products inside the kernels: "ieee" is exact float32. "tf32x3" takes three tensor-core products of the halves
 # of each factor, nearly as exact and several times the rate; "tf32" one product with 10-bit mantissas, relative error
-# about 1e-3. Both are for NVIDIA only; `gpu_check` checks and times "tf32x3" too.
+# about 1e-3. Both are for NVIDIA only; `gpu_check` checks and times "tf32x3" too. The sums of the weight gradients are
+# always exact: split factors do not fit their registers.
 PRECISION = "ieee"
 # Most features in or out: beyond, the extra products cost more than the traffic they save (see `plan`).
 _MOST_FEATURES = 256
@@ -29,6 +30,8 @@ _PROGRAMS = 256
 _MOST_ROWS, _FEWEST_ROWS = 64, 8
 # Buffers of the loops over features in shared memory; more prefetch costs registers.
 STAGES = 2
+# With 8 warps of 64 threads the gate gradients do not fit AMD's registers.
+WARPS = {"cuda": 8, "hip": 4}
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def plan(batch: int, length: int, modes: int, features: int, out_features: int) 
         block_h=128 if out_features > 64 and features > 64 else 64,
         sum_m=32,
         sum_h=128 if out_features > 64 and features > 64 else 64,
-        warps=8,
+        warps=WARPS["hip" if torch.version.hip else "cuda"],
     )
 
 
@@ -224,7 +227,7 @@ class System:
             GATE=gate,
             BLOCK_M=cut.sum_m,
             BLOCK_H=cut.sum_h,
-            **self._constants() | {"HAS_KICK": kick is not None},
+            **self._constants() | {"HAS_KICK": kick is not None, "PRECISION": "ieee"},
         )
         return sums.sum(0), g_gate
 
