@@ -27,6 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader, `head` say, had enough; the interpreter must not try to write the rest at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        # A name that cannot be written or read: /nowhere/sheet.png, a file where a folder should be, a full disk.
+        if error.errno is None:
+            raise
+        print(f"{parser.prog}: {error.strerror}: {error.filename}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("Interrupted; nothing half-done is left behind.", file=sys.stderr)
         return 130
@@ -105,7 +111,8 @@ def _listops(options: argparse.Namespace) -> None:
             (partial / name).rename(options.out / name)
     finally:
         shutil.rmtree(partial)
-    print(f"Wrote {', '.join(f'{name} ({counts[split]:,})' for split, name in FILES.items())} to {options.out.resolve()}")
+    written = ", ".join(f"{name} ({counts[split]:,})" for split, name in FILES.items())
+    print(f"Wrote {written} to {options.out.resolve()}")
 
 
 def _write_listops(folder: Path, trees, counts: dict[str, int]) -> None:

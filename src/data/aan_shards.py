@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -40,9 +41,16 @@ def read_shards(path: Path, folder: Path, split: str, limit: int, wanted: int | 
     shards = _shards(folder, split)
     rows, position = 0, 0
     for shard in shards:
-        with np.load(shard) as content:
-            rows += len(content["labels"])
-            position = int(content["position"])
+        try:
+            # Opened here: numpy leaves a file that is no archive open.
+            with open(shard, "rb") as piece, np.load(piece) as content:
+                rows += len(content["labels"])
+                position = int(content["position"])
+        except (ValueError, EOFError, KeyError, BadZipFile) as error:
+            raise UsageError(
+                f"{shard}, a piece of an interrupted reading of {path.name}, is damaged ({error}). Nothing was "
+                f"changed. Delete the folder {folder} to read the file from its beginning."
+            ) from error
     size = path.stat().st_size
     with progress(f"Reading {path.name}", size, "bytes") as advance, open(path, "rb") as file:
         advance(position)

@@ -1,14 +1,15 @@
 """Prepared data on disk: built once, atomically, with its parameters and checksums, and never half-read.
 
-A cache is a folder of files plus `manifest.json`, which holds the parameters that made it, the SHA-256 and size of every
-file, and facts about the content. It is built in a hidden folder beside its final place and renamed there when complete,
-so an interrupted build leaves nothing that could be taken for a cache, and of two processes that build at once one waits
-(or, where file locks do not work, one result is thrown away). A cache that fails its checks is refused and never
-rebuilt by itself: the folder may hold something of the user's.
+A cache is a folder of files plus `manifest.json`, which holds the parameters that made it, the SHA-256 and size of
+every file, and facts about the content. It is built in a hidden folder beside its final place and renamed there when
+complete, so an interrupted build leaves nothing that could be taken for a cache, and of two processes that build at
+once one waits (or, where file locks do not work, one result is thrown away). A cache that fails its checks is refused
+and never rebuilt by itself: the folder may hold something of the user's.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -46,8 +47,15 @@ class Cache:
     checksum: str
 
     def array(self, name: str) -> np.ndarray:
-        """The array of file `name`.npy, memory-mapped read-only."""
-        return np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        """The array of file `name`.npy, memory-mapped read-only.
+
+        Raises:
+            UsageError: there is no such file, or it is no array.
+        """
+        try:
+            return np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise _refused(self.folder, f"{name}.npy cannot be read ({error})") from error
 
 
 def cache_folder(data_dir: Path, task: str, kind: str, parameters: Mapping[str, Any]) -> Path:
@@ -70,7 +78,8 @@ def load_or_build(
         build: called with an empty folder; writes files there and returns the facts (JSON values).
         resumable: keep what an interrupted build wrote; `build` finds it in its folder at the next call.
     Raises:
-        UsageError: a cache is there but damaged, or made by something else, or the place cannot be written.
+        UsageError: a cache is there but damaged, or made by something else, or the place cannot be written, or the disk
+            is full.
     """
     folder = Path(folder)
     if folder.exists():
@@ -80,11 +89,10 @@ def load_or_build(
         with _lock(folder):
             if not folder.exists():
                 _build(folder, json.loads(_canonical(parameters)), build, resumable)
-    except PermissionError as error:
-        raise UsageError(
-            f"The data cache {folder} cannot be written ({error.strerror}: {error.filename}). "
-            f"Set data_dir to a folder that you may write, and link the raw data into it."
-        ) from error
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise _not_made(folder, error, resumable) from error
     return open_cache(folder, parameters)
 
 
@@ -177,6 +185,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         complete = {"format", "parameters", "facts", "checksum", "files"} <= manifest.keys()
+        complete = complete and all(isinstance(manifest[key], dict) for key in ("parameters", "facts", "files"))
     except (ValueError, AttributeError) as error:
         raise _refused(folder, f"{MANIFEST} cannot be read ({error})") from error
     if not complete or manifest["format"] != FORMAT:
@@ -201,6 +210,20 @@ def _refused(folder: Path, reason: str) -> UsageError:
         f"The data cache {folder} is refused: {reason}. Nothing was changed. "
         f"If the folder holds nothing of yours, delete it and run again; it is then built anew."
     )
+
+
+def _not_made(folder: Path, error: OSError, resumable: bool) -> UsageError:
+    what = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+    kept = "Nothing half-made is left."
+    if resumable:
+        kept = "What was made so far is kept, and the next start goes on there."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = f"Free some space, or set data_dir to a larger disk. {kept}"
+    elif error.errno in (errno.ENOENT, errno.EISDIR, errno.EIO):
+        advice = "If it is one of the files that you provided, copy or unpack them again."
+    else:
+        advice = "Set data_dir to a folder that you may write, and link the raw data into it."
+    return UsageError(f"The data cache {folder} cannot be written ({what}). {advice}")
 
 
 def _canonical(parameters: Mapping[str, Any]) -> str:

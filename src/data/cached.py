@@ -68,8 +68,18 @@ class CachedData(SequenceData):
 
     def prepare(self) -> None:
         """Open the cache, or build it from the files or by the generator; see the base class."""
-        if self._cache is None:
+        if self._cache is not None:
+            return
+        try:
             self.attach(self._load())
+        except OSError as error:
+            # What the cache could not write is told by the cache; this is about the user's files.
+            if error.errno is None:
+                raise
+            raise UsageError(
+                f"The files of '{self.name}' cannot be read ({error.strerror}: {error.filename}). Copy or unpack them "
+                f"again, or give yourself the right to read them."
+            ) from error
 
     def indices(self, name: str) -> np.ndarray:
         """Indices into the cache of the samples of a split, in order.
@@ -138,9 +148,10 @@ def take(available: int, wanted: int | None, official: int, what: str, option: s
         UsageError: another number of samples than the release has, or fewer than wanted.
     """
     if wanted is None and available != official:
+        as_it_is = f" To use it as it is, set dataset.{option}={available}; results are then not the benchmark's."
         raise UsageError(
-            f"{what} holds {available:,} samples instead of the {official:,} of the release: copy or download it again. "
-            f"To use it as it is, set dataset.{option}={available}; results are then not the benchmark's."
+            f"{what} holds {available:,} samples instead of the {official:,} of the release: copy or download it "
+            f"again.{as_it_is if available else ''}"
         )
     if wanted is not None and wanted > available:
         raise UsageError(f"{what} holds {available:,} samples, dataset.{option} asks for {wanted:,}.")

@@ -146,7 +146,8 @@ class Cifar(CachedData):
             count = take(len(labels[part]), self.wanted[part], _OFFICIAL[part], what, f"n_{part}")
             images[part], labels[part] = images[part][:count], labels[part][:count]
         stacked = np.concatenate([images["train"], images["test"]])
-        rows = gray(stacked).reshape(-1, _PIXELS, 1) if self.grayscale else stacked.reshape(-1, 3, _PIXELS).swapaxes(1, 2)
+        channels = gray(stacked)[:, None] if self.grayscale else stacked
+        rows = channels.reshape(len(stacked), -1, _PIXELS).swapaxes(1, 2)
         np.save(target / "pixels.npy", np.ascontiguousarray(rows))
         np.save(target / "labels.npy", np.concatenate([labels["train"], labels["test"]]).astype(np.uint8))
         return {"read_from": None if folder is None else str(folder), "n_train": len(labels["train"])}
@@ -157,15 +158,22 @@ def _write_mega(target: Path, folder: Path) -> dict[str, Any]:
     for split in SPLITS:
         before = len(labels)
         for place, line, label in mega.read_lines(folder, split):
-            row = np.array(line.split(), dtype=np.int64)
+            values = line.split()
+            try:
+                row = np.array(values, dtype=np.int64)
+            except (ValueError, OverflowError):
+                row = np.array([-1])
             if len(row) != _PIXELS or row.min() < 0 or row.max() > 255 or label > 9:
-                raise UsageError(f"{place}: expected {_PIXELS} values in 0..255 and a class in 0..9, got {len(row)} values.")
+                raise UsageError(
+                    f"{place}: expected {_PIXELS} whole numbers in 0..255 and a class in 0..9, got {len(values)} "
+                    f"values ({line[:20].decode(errors='replace').strip()} ...) and class {label}."
+                )
             pixels.append(row.astype(np.uint8)[:, None])
             labels.append(label)
         counts[split] = len(labels) - before
         if counts[split] != _MEGA_OFFICIAL[split]:
             raise UsageError(
-                f"{folder} holds {counts[split]:,} {split} images instead of {_MEGA_OFFICIAL[split]:,}: unpack it again."
+                f"{folder} holds {counts[split]:,} {split} images instead of {_MEGA_OFFICIAL[split]:,}: unpack again."
             )
     np.save(target / "pixels.npy", np.stack(pixels))
     np.save(target / "labels.npy", np.array(labels, dtype=np.uint8))
@@ -177,9 +185,11 @@ def _read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     content = load_pickle(path)
     try:
         data, labels = content[b"data"], np.array(content[b"labels"])
-        fits = data.dtype == np.uint8 and data.shape == (len(labels), 3 * _PIXELS) and 0 <= labels.min() <= labels.max() < 10
+        fits = data.dtype == np.uint8 and data.shape == (len(labels), 3 * _PIXELS)
+        fits = fits and 0 <= labels.min() <= labels.max() < 10
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{path} is not a CIFAR-10 batch ({error!r}).") from error
     if not fits:
-        raise UsageError(f"{path} is not a CIFAR-10 batch: expected uint8 data (n, {3 * _PIXELS}) and n labels in 0..9.")
+        wanted = f"uint8 data (n, {3 * _PIXELS}) and n labels in 0..9"
+        raise UsageError(f"{path} is not a CIFAR-10 batch: expected {wanted}.")
     return data.reshape(-1, 3, 32, 32), labels

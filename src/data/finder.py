@@ -72,8 +72,9 @@ class Expected:
 
     def missing(self, data_dir: Path) -> str:
         """The message for files that are not there."""
-        where = "The folder may also lie inside lra_release/, lra_release/lra_release/ or raw_datasets/, under any name."
-        return f"No files of '{self.task}' under {Path(data_dir).resolve()}.\n{self.how_to_get(data_dir)}\n{where}"
+        lines = [f"No files of '{self.task}' under {Path(data_dir).resolve()}.", self.how_to_get(data_dir)]
+        lines.append("Folders may also lie in lra_release/, lra_release/lra_release/ or raw_datasets/, under any name.")
+        return "\n".join(lines)
 
     def how_to_get(self, data_dir: Path) -> str:
         """What is expected, what of it is there, where it comes from, and what to do without."""

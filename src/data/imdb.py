@@ -36,8 +36,8 @@ EXPECTED = Expected(
     size="50,000 reviews, 84 MB packed",
     origin=(
         "Unpack aclImdb_v1.tar.gz of the Large Movie Review Dataset (Stanford) with "
-        "`python -m fractal_ssm.data extract aclImdb_v1.tar.gz --to DATA_DIR/imdb`. The hub's parquet form is read too where "
-        "pyarrow is installed: imdb/train-00000-of-00001.parquet and imdb/test-00000-of-00001.parquet."
+        "`python -m fractal_ssm.data extract aclImdb_v1.tar.gz --to DATA_DIR/imdb`. The hub's parquet form is read too "
+        "where pyarrow is installed: imdb/train-00000-of-00001.parquet and imdb/test-00000-of-00001.parquet."
     ),
     instead=STAND_IN_HINT,
 )
@@ -62,7 +62,7 @@ class Imdb(CachedData):
         n_train, n_test: reviews to use, the first ones with classes alternating; null takes all, which must be 25,000.
         l_max: longest sequence, `<eos>` included.
         min_freq: characters seen less often in the kept beginnings of the training reviews become `<unk>`.
-        val_share: share of the training reviews held out for model selection, the same of each class, chosen by seed 42.
+        val_share: share of the training reviews held out for model selection, the same of each class, by seed 42.
         select_on_test: the habit of the published codes: no review held out, the test reviews play both roles.
     """
 
@@ -106,7 +106,8 @@ class Imdb(CachedData):
     def _load(self) -> Cache:
         options = {"n": self.wanted, "l_max": self.l_max, "min_freq": self.min_freq, "layout": 1}
         if self.source == "stand-in":
-            return self._store({"source": "stand-in", **options}, lambda folder: self._write(folder, self._made_up(), None))
+            made = {"source": "stand-in", **options}
+            return self._store(made, lambda folder: self._write(folder, self._made_up(), None))
         parquet = _PARQUET.find(self.data_dir) if EXPECTED.find(self.data_dir) is None else None
         if parquet is not None:
             stamps = [source_stamp(parquet / name) for name in _PARQUET.files]
@@ -184,8 +185,8 @@ def _alternating(folder: Path) -> list[tuple[Path, int]]:
     negative, positive = by_class
     if len(negative) != len(positive):
         raise UsageError(
-            f"{folder} holds {len(negative):,} negative and {len(positive):,} positive reviews, they should be as many: "
-            f"copy or unpack it again."
+            f"{folder} holds {len(negative):,} negative and {len(positive):,} positive reviews, they should be as "
+            f"many: copy or unpack it again."
         )
     return [pair for both in zip(negative, positive, strict=True) for pair in both]
 

@@ -170,7 +170,8 @@ def _read_idx_files(files: list[Path]) -> dict[str, tuple[np.ndarray, np.ndarray
     for place, part in enumerate(_NAMES):
         images, labels = arrays[2 * place : 2 * place + 2]
         if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1] or labels.max(initial=0) > 9:
-            raise UsageError(f"{files[2 * place]} and its labels are not MNIST: shapes {images.shape} and {labels.shape}.")
+            shapes = f"shapes {images.shape} and {labels.shape}"
+            raise UsageError(f"{files[2 * place]} and its labels are not MNIST: {shapes}.")
         parts[part] = images, labels
     return parts
 

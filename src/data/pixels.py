@@ -49,6 +49,6 @@ class PixelSequences(FixedLength):
             return pixels[:, :, 0]
         scaled = np.empty(pixels.shape, np.float32)
         for channel, levels in enumerate(self._levels):
-            # "clip" because a byte is never out of range of 256 levels, and the check would take longer than the look-up.
+            # "clip" because a byte is never out of range of 256 levels: the check would take longer than the look-up.
             levels.take(pixels[:, :, channel], out=scaled[:, :, channel], mode="clip")
         return scaled

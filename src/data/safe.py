@@ -8,6 +8,7 @@ import pickle
 import shutil
 import tarfile
 import uuid
+import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -95,7 +96,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._KNOWN:
-            raise UsageError(f"it wants to call {module}.{name}. Refused: data need no code, this file may be malicious.")
+            raise UsageError(f"it wants to call {module}.{name}. Refused: data need no code, it may be malicious.")
         return self._KNOWN[module, name]
 
 
@@ -115,7 +116,7 @@ def read_gzip(path: Path, max_bytes: int) -> bytes:
     with opener(path, "rb") as file:
         try:
             content = file.read(max_bytes + 1)
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise UsageError(f"{path} is damaged ({error}): copy or download it again.") from error
     if len(content) > max_bytes:
         raise UsageError(f"{path} unpacks to more than {max_bytes:,} bytes: this is another file.")
@@ -138,16 +139,15 @@ def extract_tar(archive: Path, target: Path, max_bytes: int = 64 * GIB, max_file
     archive, target = Path(archive), Path(target)
     if target.exists():
         raise UsageError(f"{target} is there already; name a new folder to unpack {archive.name} into.")
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.parent / f".{target.name}.tmp-{uuid.uuid4().hex[:8]}"
-    partial.mkdir()
+    partial.mkdir(parents=True)
     try:
         with _decompressed(archive) as raw:
             bounded = io.BufferedReader(_Bounded(raw, max_bytes, archive), 1 << 20)
             with tarfile.open(fileobj=bounded, mode="r|") as members:
                 _extract_members(members, partial, max_files, archive)
         partial.rename(target)
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile, OSError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise UsageError(f"{archive} cannot be unpacked: {error}") from error
     finally:
         if partial.exists():
@@ -161,7 +161,7 @@ def _extract_members(members: tarfile.TarFile, folder: Path, max_files: int, arc
         if count > max_files:
             raise UsageError(f"{archive} holds more than {max_files:,} files: this is another archive.")
         if not (member.isreg() or member.isdir()):
-            raise UsageError(f"{archive} holds '{member.name}', a link or a device. Refused; data need only plain files.")
+            raise UsageError(f"{archive} holds '{member.name}', a link or a device. Refused; data are plain files.")
         path = (root / member.name).resolve()
         if Path(member.name).is_absolute() or not path.is_relative_to(root):
             raise UsageError(f"{archive} would write '{member.name}' outside its folder. Refused.")

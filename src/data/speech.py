@@ -22,8 +22,8 @@ from .stand_in import tones
 _LENGTH = 16_000
 # Class order of the published loader.
 WORDS = (
-    "bed cat down five forward go house left marvin no on right sheila tree up visual yes backward bird dog eight follow "
-    "four happy learn nine off one seven six stop three two wow zero"
+    "bed cat down five forward go house left marvin no on right sheila tree up visual yes backward bird dog eight "
+    "follow four happy learn nine off one seven six stop three two wow zero"
 ).split()
 _LISTS = {"val": "validation_list.txt", "test": "testing_list.txt"}
 _STAND_IN = {"train": 700, "val": 140, "test": 140}
@@ -31,7 +31,8 @@ EXPECTED = Expected(
     task="sc",
     folders=("speech_commands_v0.02", "SpeechCommands/speech_commands_v0.02", "speech_commands", "sc"),
     files=(*_LISTS.values(), "yes", "zero"),
-    tree="  speech_commands_v0.02/\n    validation_list.txt  testing_list.txt\n    yes/*.wav  no/*.wav  ...  (35 folders)",
+    tree="  speech_commands_v0.02/\n    validation_list.txt  testing_list.txt\n"
+    "    yes/*.wav  no/*.wav  ...  (35 folders)",
     size="105,829 clips, 2.4 GB packed",
     origin=(
         "Unpack speech_commands_v0.02.tar.gz with "
@@ -128,7 +129,9 @@ class SpeechCommands(CachedData):
         return self._finish(target, sounds, labels, counts, None)
 
     @staticmethod
-    def _finish(target: Path, sounds: np.ndarray, labels, counts: dict[str, int], read_from: str | None) -> dict[str, Any]:
+    def _finish(
+        target: Path, sounds: np.ndarray, labels, counts: dict[str, int], read_from: str | None
+    ) -> dict[str, Any]:
         mean, std = _statistics(sounds[: counts["train"]])
         np.save(target / "scale.npy", np.stack([mean, std]).astype(np.float32))
         np.save(target / "labels.npy", np.array(labels, dtype=np.uint8))
@@ -160,13 +163,20 @@ class Waveforms(FixedLength):
 def _lists(folder: Path) -> dict[str, list[str]]:
     """Split -> clip names "word/file.wav", sorted; what neither list names is for training."""
     everything = {f"{word}/{path.name}" for word in WORDS for path in (folder / word).glob("*.wav")}
-    listed = {split: set((folder / name).read_text().split()) for split, name in _LISTS.items()}
+    listed = {split: _listed(folder / name) for split, name in _LISTS.items()}
     for split, names in listed.items():
         lost = sorted(names - everything)
         if lost:
-            raise UsageError(f"{folder} lacks {len(lost):,} clips of {_LISTS[split]}, {lost[0]} first: unpack it again.")
+            raise UsageError(f"{folder} lacks {len(lost):,} clips of {_LISTS[split]}, {lost[0]} first: unpack again.")
     train = everything - listed["val"] - listed["test"]
     return {"train": sorted(train), "val": sorted(listed["val"]), "test": sorted(listed["test"])}
+
+
+def _listed(path: Path) -> set[str]:
+    try:
+        return set(path.read_text(encoding="utf-8").split())
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not a list of clips ({error}): unpack the data again.") from error
 
 
 def _spread(names: list[str], wanted: int | None, split: str) -> list[str]:

@@ -70,7 +70,7 @@ def permutation(n: int, seed: int = 42) -> np.ndarray:
 
 
 def stratified_holdout(labels: np.ndarray, share: float, seed: int = 42) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted indices (kept, held out): `share` of every class, rounded to whole samples, chosen by a seeded permutation.
+    """Sorted indices (kept, held out): `share` of every class, rounded to whole samples, by a seeded permutation.
 
     Args:
         labels: (n,) class of every sample.

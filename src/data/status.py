@@ -14,6 +14,10 @@ from .base import SPLITS
 from .cache import MANIFEST, Cache, open_cache
 from .cached import CachedData
 
+_WHERE = """\
+Where files may lie: in the folder above, or in lra_release/, lra_release/lra_release/ or raw_datasets/ in it, under the
+names shown or any other; links are fine. Another folder is named by --data-dir here and by data_dir= in training. Files
+are only read; what is made of them goes to cache/ in the same folder."""
 _SECOND = "Not read: the one above comes first."
 
 
@@ -69,9 +73,7 @@ def as_page(data_dir: Path, entries: list[Entry]) -> str:
     there = "" if Path(data_dir).is_dir() else ", a folder that does not exist yet"
     lines = [f"Data under {Path(data_dir).resolve()}{there}", "", *(entry.as_text() for entry in entries)]
     if any(entry.state == "missing" for entry in entries):
-        lines += ["", "Where files may lie: in the folder above, in lra_release/, lra_release/lra_release/ or raw_datasets/"]
-        lines += ["in it, under the names shown or any other; links are fine. Another folder: --data-dir here, data_dir="]
-        lines += ["in training. Files are only read; what is made of them goes to cache/ in the same folder."]
+        lines += ["", _WHERE]
     return "\n".join(lines)
 
 

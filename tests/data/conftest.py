@@ -32,8 +32,8 @@ def make_aan():
         folder.mkdir(parents=True)
         for split, n in zip(("train", "eval", "test"), counts, strict=True):
             rows = [
-                f'{index % 2}.0\tP{index}\tQ{index}\tfirst "{index} {"x" * index}\tsecond {split} {"y" * (20 - index)}\n'
-                for index in range(n)
+                f'{i % 2}.0\tP{i}\tQ{i}\tfirst "{i} {"x" * i}\tsecond {split} {"y" * (20 - i)}\n'
+                for i in range(n)
             ]
             (folder / f"new_aan_pairs.{split}.tsv").write_text("".join(rows), encoding="utf-8")
         return folder

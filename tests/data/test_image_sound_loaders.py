@@ -168,7 +168,8 @@ def test_mnist_damages(tmp_path, make_mnist):
         SequentialMnist(tmp_path).prepare()
     images = folder / "train-images-idx3-ubyte"
     good = images.read_bytes()
-    for content, message in [(b"", "not an idx"), (good[:-5], "copy or download"), (b"\0\0\x0d\x01" + good[4:], "not an idx")]:
+    other_type = b"\0\0\x0d\x01" + good[4:]
+    for content, message in [(b"", "not an idx"), (good[:-5], "copy or download"), (other_type, "not an idx")]:
         images.write_bytes(content)
         with pytest.raises(UsageError, match=message):
             SequentialMnist(tmp_path, **DIGITS).prepare()
@@ -212,7 +213,8 @@ def test_speech(tmp_path, make_speech, place):
     # Normalised per time step over the training clips; padding is normalised with the rest.
     np.testing.assert_allclose(sounds.mean(0), 0.0, atol=1e-5)
     np.testing.assert_allclose(sounds[:, :9000].std(0, ddof=1), 1.0, atol=2e-3)
-    assert {label for _, label in map(data.split("test").__getitem__, range(2))} == {WORDS.index("yes"), WORDS.index("zero")}
+    labels = {label for _, label in map(data.split("test").__getitem__, range(2))}
+    assert labels == {WORDS.index("yes"), WORDS.index("zero")}
 
 
 def test_speech_at_half_rate(tmp_path, make_speech):
@@ -290,7 +292,7 @@ def test_cifar_in_the_form_of_the_mega_repository(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="split already"):
         Cifar(tmp_path, n_train=2).prepare()
     (folder / "input/test.src").write_text("1 2 3\n")
-    with pytest.raises(UsageError, match="test.src, line 1: expected 1024 values"):
+    with pytest.raises(UsageError, match="test.src, line 1: expected 1024 whole numbers"):
         Cifar(tmp_path).prepare()
 
 

@@ -109,7 +109,7 @@ def test_tables_that_are_array_files_are_read(tmp_path, generator, make_release)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: (folder / "imgs/1/sample_0.png").unlink(), "named in the metadata but is not there"),
+        (lambda folder: (folder / "imgs/1/sample_0.png").unlink(), "named in the metadata, is missing"),
         (lambda folder: cut(folder / "imgs/1/sample_0.png"), "cannot be read"),
         (lambda folder: Image.new("L", (33, 32)).save(folder / "imgs/1/sample_0.png"), "33 x 32 pixels, expected 32"),
         (lambda folder: (folder / "metadata/readme.npy").write_text(""), "named by number"),
@@ -179,7 +179,8 @@ def test_the_command_prints_a_fixed_checksum(capsys):
 
 
 def test_the_command_saves_a_sheet_and_the_layout(tmp_path, capsys):
-    run("--size", "64", "--n", "6", "--difficulty", "easy", "--preview", f"{tmp_path}/sheet.png", "--out", str(tmp_path))
+    written = ("--preview", f"{tmp_path}/sheet.png", "--out", str(tmp_path))
+    run("--size", "64", "--n", "6", "--difficulty", "easy", *written)
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.size == (3 * 132 + 4, 2 * 146 + 4)
         assert np.asarray(sheet).max() == 255

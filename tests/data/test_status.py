@@ -36,7 +36,8 @@ def test_an_empty_folder(tmp_path):
         assert ("Nothing to do: drawn at the first run" in entry.advice) == drawn
         assert entry.title in entry.as_text()
     assert "10 minutes on one core" in entries_of(tmp_path, "pathx")[0].advice
-    assert "stand-in" in entries_of(tmp_path, "imdb")[0].advice and "aclImdb" in entries_of(tmp_path, "imdb")[0].as_text()
+    (text,) = entries_of(tmp_path, "imdb")
+    assert "stand-in" in text.advice and "aclImdb" in text.as_text()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,7 +113,8 @@ def test_command_status(tmp_path, capsys):
 
 def test_command_listops(tmp_path, capsys):
     out = tmp_path / "lra_release" / "listops-1000"
-    arguments = ["listops", "--out", str(out), "--n", "50", "--max-depth", "4", "--min-length", "5", "--max-length", "30"]
+    recipe = ["--max-depth", "4", "--min-length", "5", "--max-length", "30"]
+    arguments = ["listops", "--out", str(out), "--n", "50", *recipe]
     assert main(arguments) == 0
     assert [len(list(read_tsv(out / f"basic_{split}.tsv"))) for split in ("train", "val", "test")] == [48, 1, 1]
     assert sorted(path.name for path in out.iterdir()) == ["basic_test.tsv", "basic_train.tsv", "basic_val.tsv"]
@@ -120,7 +122,8 @@ def test_command_listops(tmp_path, capsys):
     assert "nothing is written over" in capsys.readouterr().err
     # What was written is what the dataset draws with the same options, and it is found as a release.
     counts, recipe = {"n_train": 48, "n_val": 1, "n_test": 1}, {"max_depth": 4, "min_length": 5, "max_length": 30}
-    written, drawn = ListOps(tmp_path, source="release", **counts), ListOps(tmp_path, source="generated", **counts, **recipe)
+    written = ListOps(tmp_path, source="release", **counts)
+    drawn = ListOps(tmp_path, source="generated", **counts, **recipe)
     for data in (written, drawn):
         data.prepare()
     for index in range(48):

@@ -26,7 +26,8 @@ def text_of(data, ids) -> str:
 
 
 @pytest.mark.parametrize(
-    "place", ["aclImdb", "imdb/aclImdb", "imdb", "raw_datasets/aclImdb", "lra_release/lra_release/aclImdb", "renamed", ""]
+    "place",
+    ["aclImdb", "imdb/aclImdb", "imdb", "raw_datasets/aclImdb", "lra_release/lra_release/aclImdb", "renamed", ""],
 )
 def test_imdb_layouts(tmp_path, make_imdb, place):
     make_imdb(tmp_path / "root" / place)

@@ -84,7 +84,7 @@ def generate(
         if len(kept) - before < _BLOCK // 100:
             raise UsageError(
                 f"Only about {len(kept)} distinct ListOps trees fit max_depth={max_depth}, max_args={max_args}, "
-                f"lengths {min_length}..{max_length}; {n} were asked for. Allow deeper or longer trees, or ask for fewer."
+                f"lengths {min_length}..{max_length}; {n} were asked for. Allow deeper or longer ones, or take fewer."
             )
     lengths = np.array([len(symbols) for symbols, _ in kept], dtype=np.int64)
     values = np.array([value for _, value in kept], dtype=np.uint8)

@@ -1,6 +1,7 @@
 """ListOps in the layout of the Long Range Arena release: basic_{train,val,test}.tsv with columns Source and Target.
 
-A tree is printed as nested pairs, `( L R )`: an operator with arguments a1..ak is the chain `(((op, a1), a2) ..., ak), "]"`.
+A tree is printed as nested pairs, `( L R )`: an operator with arguments a1..ak is the chain
+`(((op, a1), a2) ..., ak), "]"`.
 Lines end in CRLF, as Python's csv writer leaves them.
 """
 

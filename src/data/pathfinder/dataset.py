@@ -158,7 +158,7 @@ class Pathfinder(CachedData):
 
 @register_dataset("pathx")
 class PathX(Pathfinder):
-    """Path-X: Pathfinder at 128 px, 16,384 steps. Options are those of `Pathfinder`; only `resolution` starts at 128."""
+    """Path-X: Pathfinder at 128 px, 16,384 steps. Options are those of `Pathfinder`; `resolution` starts at 128."""
 
     name = "pathx"
     title = "Path-X"

@@ -173,7 +173,10 @@ def _open(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """Map an array file for reading, made with zeros if it is not there."""
     if not path.exists():
         np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape).flush()
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise _foreign(path.parent, f"{path.name} cannot be read ({error})") from error
     if array.shape != shape or array.dtype != np.uint8:
         raise _foreign(path.parent, f"{path.name} has shape {array.shape}, wanted is {shape}")
     return array
@@ -194,12 +197,17 @@ def _drawn(folder: Path, generator: Generator, n: int, pixels: np.ndarray, label
     path = folder / _SHARDS
     if not path.exists():
         return {}
-    record = json.loads(path.read_text())
-    if record["recipe"] != generator.recipe or record["n"] != n or record["shard"] != SHARD:
+    try:
+        record = json.loads(path.read_text())
+        same = [record[key] for key in ("recipe", "n", "shard")] == [generator.recipe, n, SHARD]
+        digests = record["drawn"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _foreign(folder, f"{_SHARDS} cannot be read ({error})") from error
+    if not same:
         raise _foreign(folder, f"{_SHARDS} names another recipe")
     whole = {}
     for shard in _shards(n):
-        digest = record["drawn"].get(str(shard.start))
+        digest = digests.get(str(shard.start))
         if digest is None:
             continue
         part = slice(shard.start, shard.stop)

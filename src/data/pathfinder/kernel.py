@@ -96,9 +96,8 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
         seed(work.rng, key, first + k)
         label = below(work.rng, 2)
         margin = below(work.rng, layout.margins)
-        growth = Growth(
-            tables.numbers[margin], tables.choices[margin], tables.core[margin], tables.mask[margin], tables.wide[margin]
-        )
+        grown = tables.numbers[margin], tables.choices[margin], tables.core[margin]
+        growth = Growth(*grown, tables.mask[margin], tables.wide[margin])
         attempts = 1
         while not _target_pair(margin, growth, maps, tables, layout, work):
             attempts += 1
@@ -256,7 +255,7 @@ def _copy(target, source):
 
 @njit(cache=True)
 def _seed_in_box(margin, tables, layout, work):
-    """First dash of the first curve: (success, y, x, curve). Only the wide border is blocked, so the free places are a box."""
+    """First dash of the first curve: (success, y, x, curve). Only a border is blocked: the free places are a box."""
     rng, low, high = work.rng, layout.seed_border, layout.size - 1 - layout.seed_border
     for _ in range(DASH_TRIES):
         direction = below(rng, DEGREES)

@@ -56,14 +56,18 @@ def find_all(data_dir: Path, size: int, difficulty: str, task: str) -> list[Path
 
 
 def image_size(folder: Path) -> int | None:
-    """Side of the images in the folder of a difficulty, by the first one that is not empty; None without any."""
+    """Side of the images in the folder of a difficulty, by the first one that can be opened; None without any."""
     from PIL import Image
 
-    for group in sorted((folder / "imgs").iterdir()):
-        for path in sorted(group.glob("*.png")):
-            if path.stat().st_size:
+    groups = sorted((folder / "imgs").iterdir()) if (folder / "imgs").is_dir() else []
+    for group in groups:
+        for path in sorted(group.glob("[!.]*.png")):
+            try:
                 with Image.open(path) as image:
                     return image.size[0]
+            except (OSError, SyntaxError, *_too_large()):
+                # Empty or damaged: whoever reads it will say so, with its name.
+                continue
     return None
 
 
@@ -108,7 +112,7 @@ def read_images(folder: Path, rows: list[Row], size: int) -> Iterator[tuple[Row,
 
 def _number(path: Path) -> int:
     if not path.stem.isdecimal():
-        raise UsageError(f"{path}: the tables of Pathfinder are named by number (0.npy, 1.npy, ...); move this file away.")
+        raise UsageError(f"{path}: tables of Pathfinder are named by number (0.npy, 1.npy, ...); move this file away.")
     return int(path.stem)
 
 
@@ -145,6 +149,13 @@ def _image(path: Path, size: int) -> np.ndarray | None:
                 raise UsageError(f"{path} is {image.size[0]} x {image.size[1]} pixels, expected {size} x {size}.")
             return np.asarray(image.convert("L"))
     except FileNotFoundError as error:
-        raise UsageError(f"{path} is named in the metadata but is not there: copy or unpack the release again.") from error
-    except (OSError, SyntaxError) as error:
+        raise UsageError(f"{path}, named in the metadata, is missing: copy or unpack the release again.") from error
+    except (OSError, SyntaxError, *_too_large()) as error:
         raise UsageError(f"{path} cannot be read ({error}): copy or unpack the release again.") from error
+
+
+def _too_large() -> tuple[type[Exception], ...]:
+    """What Pillow says of an image that claims more pixels than anybody's; the second where warnings are errors."""
+    from PIL import Image
+
+    return Image.DecompressionBombError, Image.DecompressionBombWarning

@@ -112,7 +112,7 @@ def angles(setting: Parameters, margin: int) -> np.ndarray:
 
 
 def buffers(layout: Layout) -> Work:
-    """Buffers for `kernel.draw`: random state, maps over the canvas, and the dashes (direction, start) of the curves."""
+    """Buffers for `kernel.draw`: random state, maps over the canvas, the dashes (direction, start) of the curves."""
     canvas = _canvas_bytes(layout.stride)
     return Work(
         rng=np.zeros(4, np.uint64),
@@ -255,8 +255,8 @@ def _canvas_bytes(stride: int) -> int:
 def _markers(setting: Parameters) -> np.ndarray:
     """Discs near an edge are cut and resampled differently: one small image per distance from both edges.
 
-    Entry [i, j] is an image of side 2 * edge + 1 with a disc at (i, j); i = edge stands for every place that is at least
-    `edge` pixels from the top and bottom.
+    Entry [i, j] is an image of side 2 * edge + 1 with a disc at (i, j); i = edge stands for every place that is at
+    least `edge` pixels from the top and bottom.
     """
     edge = math.ceil(setting.marker_radius) + 4
     side, scale = 2 * edge + 1, setting.antialias

@@ -1,7 +1,7 @@
 """One step of the vector unit for compiled code: the maximum of two rows of bytes.
 
-LLVM vectorises a plain loop over so few bytes badly, because the arrays might overlap. Written out it takes a fifth to a
-tenth of the time, and most of the generator's time was spent there.
+LLVM vectorises a plain loop over so few bytes badly, because the arrays might overlap. Written out it takes a fifth to
+a tenth of the time, and most of the generator's time was spent there.
 """
 
 from __future__ import annotations
