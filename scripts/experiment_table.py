@@ -29,7 +29,7 @@ def measured() -> dict[str, list[str]]:
     """Experiment -> one short text per budget that was run, from all CSV files of results."""
     found = defaultdict(list)
     for source in sorted(RESULTS.glob("*.csv")):
-        rows = [row for row in read(source) if "experiment" in row]
+        rows = [row for row in read(source) if {"experiment", "test"} <= row.keys()]
         for experiment, budget, data, accuracy, *_ in summary(rows):
             note = "" if data in ("generated", "release") else f" ({data})"
             found[experiment].append(f"{accuracy} at budget={budget}{note}")

@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 COLUMNS = (
     *("experiment", "layer", "dataset", "budget", "source", "lra", "seed", "train", "val", "test", "majority"),
-    *("n_test", "parameters", "steps", "fit_seconds", "samples_per_second", "peak_mib", "device", "torch", "commit"),
-    *("data_checksum", "split_fingerprint", "started"),
+    *("n_test", "parameters", "steps", "fit_seconds", "fit_cpu_seconds", "samples_per_second", "peak_mib", "device"),
+    *("torch", "commit", "data_checksum", "split_fingerprint", "started"),
 )
 HEADER = (
     *("experiment", "budget", "data", "test accuracy", "majority class", "left chance", "parameters", "minutes"),
@@ -52,6 +52,7 @@ def row_of(record: dict[str, Any]) -> dict[str, Any]:
         "parameters": record["parameters"],
         "steps": record["steps"],
         "fit_seconds": record["fit_seconds"],
+        "fit_cpu_seconds": record["fit_cpu_seconds"],
         "samples_per_second": round(record["samples_per_second"], 3),
         "peak_mib": round(record["peak_memory_bytes"] / 2**20),
         "device": record["device"],
@@ -106,6 +107,15 @@ def read(source: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(file))
 
 
+def write(target: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
+    """Write rows to a CSV file; a column that a row lacks (older runs) stays empty."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def gather(name: str, folders: Iterable[Path]) -> list[dict[str, Any]]:
     """Add the finished runs below `folders` to `docs/results/<name>.csv`; all its rows, sorted."""
     target = RESULTS / f"{name}.csv"
@@ -121,24 +131,26 @@ def gather(name: str, folders: Iterable[Path]) -> list[dict[str, Any]]:
             if (row["experiment"], row["started"], str(row["seed"])) not in seen:
                 rows.append(row)
     rows.sort(key=lambda row: (row["experiment"], row["budget"], int(row["seed"])))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write(target, COLUMNS, rows)
     return rows
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line, whose remaining words are `folders` that must exist."""
+    parser.add_argument("folders", nargs="*", type=Path, help="folders with runs below them")
+    options = parser.parse_args()
+    missing = [str(folder) for folder in options.folders if not folder.is_dir()]
+    if missing:
+        parser.error(f"no such folder: {', '.join(missing)}")
+    return options
 
 
 def main() -> None:
     """Command line of the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="of the table and of its CSV, e.g. listops-cpu")
-    parser.add_argument("folders", nargs="*", type=Path, help="folders with runs below them")
     parser.add_argument("--page", type=Path, action="append", default=[], help="document with the table's marks")
-    options = parser.parse_args()
-    missing = [str(folder) for folder in options.folders if not folder.is_dir()]
-    if missing:
-        parser.error(f"no such folder: {', '.join(missing)}")
+    options = parse(parser)
     rows = gather(options.name, options.folders)
     if not rows:
         parser.error(f"no finished run below {', '.join(map(str, options.folders)) or 'any folder'}")

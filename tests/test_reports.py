@@ -25,6 +25,7 @@ def record(seed: int, test: float, lra: bool = True, status: str = "finished") -
         "parameters": 1000,
         "steps": 10,
         "fit_seconds": 60.0,
+        "fit_cpu_seconds": 50.0,
         "samples_per_second": 5.0,
         "peak_memory_bytes": 2**20,
         "metrics": scores,
