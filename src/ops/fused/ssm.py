@@ -44,18 +44,19 @@ def ssm(
         gamma: gain of the input per step and mode, real or complex, (L, P), (B, L, P) or (B, 1, P). With a step of
             its own at every position B_bar_k = gamma_k B_tilde needs no (L, P, H) tensor this way.
         lengths: (B,) int64, 1..L; x_last is then taken after each sample's own last valid step (not with `reverse`).
-        checkpoint: recompute the states in the backward instead of keeping them: equal gradients, less memory.
+        checkpoint: never hold all states: both directions go through the sequence by sixteenths, and the backward makes
+            each one's states again. Equal gradients; the peak is that of u, y and their gradients. With `gamma` the
+            states are recomputed as a whole.
     Returns:
         y: (B, L, H_out) in the dtype of u;  x_last: (B, P) complex, the state after the last step (at position 0 with
         `reverse`). Differentiable in every tensor argument, through x_last too, and twice.
     Raises:
         UsageError: shapes that do not fit, or a named backend that cannot run here.
     """
-    _check(u, Lambda_bar, B_bar, C, x0, gamma)
+    check_shapes(u, Lambda_bar, B_bar, C, x0, gamma)
     if reverse and lengths is not None:
         raise UsageError("ssm takes lengths only without reverse: a reversed state ends at position 0 for all samples.")
-    real = torch.promote_types(u.dtype, torch.float64 if Lambda_bar.dtype in _DOUBLE else torch.float32)
-    full = torch.promote_types(real, torch.complex64)
+    real, full = computed_in(u, Lambda_bar)
     u_full, a, B_bar, C = u.to(real), Lambda_bar.to(full), B_bar.to(full), C.to(full)
     x0 = None if x0 is None else x0.to(full)
     factor = 2.0 if conj_sym else 1.0
@@ -63,7 +64,7 @@ def ssm(
     if gamma is not None or name == "reference":
         y, x_last = compose(scan, u_full, a, B_bar, C, x0, gamma, lengths, reverse, factor, name, checkpoint)
     else:
-        a = a.reshape((1,) * (3 - a.dim()) + tuple(a.shape))
+        a = with_axes(a)
         if fused_kernels(u, a, B_bar, C, name) is not None:
             # These kernels cast what they load: no copy in single precision.
             u_full = u
@@ -71,9 +72,21 @@ def ssm(
     return y.to(u.dtype), x_last
 
 
-def _check(
+def computed_in(u: Tensor, Lambda_bar: Tensor) -> tuple[torch.dtype, torch.dtype]:
+    """The real and the complex dtype of the computation: double where u or Lambda_bar is, else single."""
+    real = torch.promote_types(u.dtype, torch.float64 if Lambda_bar.dtype in _DOUBLE else torch.float32)
+    return real, torch.promote_types(real, torch.complex64)
+
+
+def with_axes(a: Tensor) -> Tensor:
+    """A gate (P,), (L, P) or with three axes as (1 or B, 1 or L, P)."""
+    return a.reshape((1,) * (3 - a.dim()) + tuple(a.shape))
+
+
+def check_shapes(
     u: Tensor, Lambda_bar: Tensor, B_bar: Tensor, C: Tensor, x0: Tensor | None, gamma: Tensor | None
 ) -> None:
+    """Refuse shapes that do not fit; see `ssm`."""
     if u.dim() != 3 or u.shape[1] == 0 or u.is_complex() or not u.is_floating_point():
         raise UsageError(f"ssm takes a real u of shape (B, L, H) with L >= 1, got {u.dtype} {tuple(u.shape)}.")
     batch, length, features = u.shape

@@ -22,17 +22,19 @@ def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor)
     steps = max(1, math.isqrt(length))
     chunks = -(-length // steps)
     local = _position_first(b, steps, chunks)
-    gates = _position_first(a, steps, chunks) if a.shape[1] > 1 else a[None].repeat(steps, 1, 1, 1)
+    single = _position_first(a, steps, chunks) if a.shape[1] > 1 else a[None].expand(steps, -1, -1, -1)
+    # The powers of a constant gate are off by the same rounding in every chunk, which adds up: they are made in double.
+    gates = single.to(_wide(a) if a.shape[1] == 1 else a.dtype, copy=True)
     for m in range(1, steps):
-        local[m].addcmul_(gates[m], local[m - 1])
+        local[m].addcmul_(single[m], local[m - 1])
         gates[m].mul_(gates[m - 1])
 
     entering = torch.empty_like(local[0])
-    state = torch.zeros_like(b[:, 0]) if x0 is None else x0
+    state = (torch.zeros_like(b[:, 0]) if x0 is None else x0).to(gates.dtype)
     for c in range(chunks):
         entering[:, c] = state
-        state = torch.addcmul(local[-1][:, c], gates[-1][:, c if gates.shape[2] > 1 else 0], state)
-    local.addcmul_(gates, entering)
+        state = torch.addcmul(local[-1][:, c].to(gates.dtype), gates[-1][:, c if gates.shape[2] > 1 else 0], state)
+    local.addcmul_(gates.to(local.dtype), entering)
 
     x = local.permute(1, 2, 0, 3).reshape(batch, chunks * steps, modes)[:, :length]
     out.copy_(x.flip(1) if reverse else x)
@@ -63,6 +65,13 @@ def gate_gradient(a: Tensor, x: Tensor, x0: Tensor | None, db: Tensor, reverse: 
     da = db * previous.conj()
     shared = [axis for axis in (0, 1) if a.shape[axis] == 1]
     return da.sum(shared, keepdim=True) if shared else da
+
+
+def _wide(t: Tensor) -> torch.dtype:
+    """The double precision of t's kind, where the device has one."""
+    if t.device.type == "mps":
+        return t.dtype
+    return torch.complex128 if t.is_complex() else torch.float64
 
 
 def _position_first(t: Tensor, steps: int, chunks: int) -> Tensor:
