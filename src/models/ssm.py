@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..ops.fused import ssm
+from ..ops.fused import ssm, two_way_ssm
 from .base import broadcast_dt_scale, check_lengths, valid_mask
 from .stateful import StatefulLayer, full_precision, real_parameter
 
@@ -113,20 +113,12 @@ class DiagonalSSM(StatefulLayer):
             B_tilde = gamma[:, None] * B_tilde
         else:
             gain = gamma
-        y, x_last = ssm(
-            u,
-            Lambda_bar,
-            B_tilde,
-            self.C_tilde,
-            x0,
-            conj_sym=self.conj_sym,
-            gamma=gain,
-            lengths=None if self.bidirectional else lengths,
-        )
-        if self.C_backward is not None:
-            C = torch.view_as_complex(self.C_backward)
-            y = y + ssm(u, Lambda_bar, B_tilde, C, reverse=True, conj_sym=self.conj_sym, gamma=gain)[0]
-        return torch.addcmul(y, self.D, u), x_last if self.causal else None
+        system, options = (u, Lambda_bar, B_tilde, self.C_tilde), {"conj_sym": self.conj_sym, "gamma": gain}
+        if self.C_backward is None:
+            y, x_last = ssm(*system, x0, lengths=lengths, **options)
+        else:
+            y, x_last = two_way_ssm(*system, torch.view_as_complex(self.C_backward), **options), None
+        return torch.addcmul(y, self.D, u), x_last
 
     def _build_step(self) -> StepMatrices:
         Lambda_bar, gamma, B_tilde = self._discretise(1.0)

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .ssm import ssm
+from .two_way import two_way_ssm
 
-__all__ = ["ssm"]
+__all__ = ["ssm", "two_way_ssm"]

@@ -56,7 +56,7 @@ def _states(
     return x
 
 
-def _flat(x: Tensor) -> Tensor:
+def flat(x: Tensor) -> Tensor:
     """(B, L, P) complex to (B L, 2P) real, the same memory."""
     return torch.view_as_real(x).view(x.shape[0] * x.shape[1], 2 * x.shape[2])
 
@@ -95,7 +95,7 @@ def _forward_by_slabs(
     x_last = a.new_zeros(u.shape[0], a.shape[2])
     for slab in _slabs(u.shape[1], reverse):
         x = _states(u[:, slab], _of(a, slab), B_bar, state, reverse, backend)
-        y[:, slab] = (_flat(x) @ W_C).view(*x.shape[:2], -1)
+        y[:, slab] = (flat(x) @ W_C).view(*x.shape[:2], -1)
         state = _last(x, None, reverse).clone()
         between.append(state)
         if lengths is not None:
@@ -132,7 +132,7 @@ def ssm_op(
         if checkpoint:
             return _forward_by_slabs(u, a, B_bar, C, x0, lengths, reverse, factor, backend)
         x = _states(u, a, B_bar, x0, reverse, backend)
-        y = (_flat(x) @ output_matrix(C, factor)).view(*u.shape[:2], len(C))
+        y = (flat(x) @ output_matrix(C, factor)).view(*u.shape[:2], len(C))
     return y, _last(x, lengths, reverse).clone(), x
 
 
@@ -190,7 +190,7 @@ def _gradients(u, a, B_bar, C, x0, x, gy, ends, reverse, factor, backend, need_a
 
     ends: (rows, positions, gradient) of states that are outputs themselves.
     """
-    u_flat, x_flat = u.reshape(-1, u.shape[2]), _flat(x)
+    u_flat, x_flat = u.reshape(-1, u.shape[2]), flat(x)
     if gy is None:
         g, gC = torch.zeros_like(x), torch.zeros_like(C)
     else:
@@ -203,7 +203,7 @@ def _gradients(u, a, B_bar, C, x0, x, gy, ends, reverse, factor, backend, need_a
         g[row, at] += gradient
     start = None if x0 is None else plain(x0)
     ga, gx0 = implementation(backend).backward(plain(a), x, start, g, reverse, g, need_a)
-    g_flat = _flat(g)
+    g_flat = flat(g)
     gu = (g_flat @ input_matrix(B_bar).t()).view(u.shape)
     gB = torch.view_as_complex((u_flat.t() @ g_flat).view(u.shape[2], -1, 2)).t().contiguous()
     return gu, ga, gB, gC, gx0

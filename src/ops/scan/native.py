@@ -82,19 +82,32 @@ def _keep_freed_memory() -> None:
 _keep_freed_memory()
 
 
-def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor) -> None:
-    """Write the states to `out` (which may be `b`); shapes as in `custom_op`."""
+def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor, column: int = 0) -> None:
+    """Write the states to `out` (which may be `b`); shapes as in `custom_op`.
+
+    column: `out` may have more modes than `b`; the states go to its modes from this one.
+    """
     batch, _, modes = b.shape
     states = b.new_zeros(batch, 1, modes) if x0 is None else x0[:, None].clone()
     threads = _threads(b)
-    _forward(threads, _np(a), _np(b), _np(states), reverse, _np(out), _block(batch, modes, threads), _TILE)
+    _forward(threads, _np(a), _np(b), _np(states), reverse, _np(out), column, _block(batch, modes, threads), _TILE)
 
 
 def backward(
-    a: Tensor, x: Tensor, x0: Tensor | None, g: Tensor, reverse: bool, out: Tensor, need_a: bool
+    a: Tensor,
+    x: Tensor,
+    x0: Tensor | None,
+    g: Tensor,
+    reverse: bool,
+    out: Tensor,
+    need_a: bool,
+    column: int = 0,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Write the gradient of b to `out` (which may be `g`); return the gradients of a (or None) and of x0 (or None)."""
-    batch, length, modes = x.shape
+    """Write the gradient of b to `out` (which may be `g`); return the gradients of a (or None) and of x0 (or None).
+
+    column: x, g and out may have more modes than `a`; those from this one on are meant.
+    """
+    (batch, length, _), modes = x.shape, a.shape[2]
     constant, shared = a.shape[1] == 1, a.shape[0] == 1 and a.shape[1] > 1
     threads = _threads(x)
     # A task walks a group of samples tile by tile, so that it alone adds to the gate gradients they share.
@@ -106,9 +119,9 @@ def backward(
     start = x.new_zeros(batch, 1, modes) if x0 is None else x0[:, None]
     scratch = [_np(t) for t in (states, wide, torch.empty_like(states), rows)]
     block = _block(groups, modes, threads)
-    _backward(threads, _np(a), _np(x), _np(start), _np(g), reverse, _np(out), *scratch, groups, block, _TILE)
+    _backward(threads, _np(a), _np(x), _np(start), _np(g), reverse, _np(out), *scratch, column, groups, block, _TILE)
     first = -1 if reverse else 0
-    dx0 = None if x0 is None else a[:, first].conj() * out[:, first]
+    dx0 = None if x0 is None else a[:, first].conj() * out[:, first, column : column + modes]
     if not need_a:
         return None, dx0
     da = wide[:, None] if constant else rows
@@ -137,7 +150,7 @@ def _block(rows: int, modes: int, threads: int) -> int:
 
 
 @_Kernel
-def _forward(a, b, states, reverse, out, block, tile):
+def _forward(a, b, states, reverse, out, column, block, tile):
     """states (B, 1, P): x0 at first, then where the walk is."""
     batch, length, modes = b.shape
     blocks = -(-modes // block)
@@ -148,20 +161,20 @@ def _forward(a, b, states, reverse, out, block, tile):
         ia = i if a.shape[0] > 1 else 0
         for start in range(0, length, tile):
             stop = min(length, start + tile)
-            p = _forward_tile(_LANES, a, b, states, out, i, ia, low, high, start, stop, reverse)
-            p = _forward_tile(4, a, b, states, out, i, ia, p, high, start, stop, reverse)
-            _forward_tile(1, a, b, states, out, i, ia, p, high, start, stop, reverse)
+            p = _forward_tile(_LANES, a, b, states, out, column, i, ia, low, high, start, stop, reverse)
+            p = _forward_tile(4, a, b, states, out, column, i, ia, p, high, start, stop, reverse)
+            _forward_tile(1, a, b, states, out, column, i, ia, p, high, start, stop, reverse)
 
 
-def _forward_tile(lanes, a, b, states, out, i, ia, low, high, start, stop, reverse):
+def _forward_tile(lanes, a, b, states, out, column, i, ia, low, high, start, stop, reverse):
     """Steps start .. stop of the walk for sample i and modes from low, `lanes` at a time; the first mode left over."""
 
 
 @overload(_forward_tile, prefer_literal=True)
-def _(lanes, a, b, states, out, i, ia, low, high, start, stop, reverse):
+def _(lanes, a, b, states, out, column, i, ia, low, high, start, stop, reverse):
     n = lanes.literal_value
 
-    def tile(lanes, a, b, states, out, i, ia, low, high, start, stop, reverse):
+    def tile(lanes, a, b, states, out, column, i, ia, low, high, start, stop, reverse):
         length, varies = b.shape[1], a.shape[1] > 1
         p = low
         while p + n <= high:
@@ -171,7 +184,7 @@ def _(lanes, a, b, states, out, i, ia, low, high, start, stop, reverse):
                 if varies:
                     gate = load(a, ia, k, p, n)
                 state = multiply_add(gate, state, load(b, i, k, p, n))
-                store(out, i, k, p, state)
+                store(out, i, k, p + column, state)
             store(states, i, 0, p, state)
             p += n
         return p
@@ -180,10 +193,10 @@ def _(lanes, a, b, states, out, i, ia, low, high, start, stop, reverse):
 
 
 @_Kernel
-def _backward(a, x, x0, g, reverse, out, states, wide, totals, rows, groups, block, tile):
+def _backward(a, x, x0, g, reverse, out, states, wide, totals, rows, column, groups, block, tile):
     """states (B, 1, P): zeros; wide (groups or 0, P): zeros, gradient of a constant gate in double precision, totals
     (B, 1, P) that of a tile; rows (groups or 0, L, P): the gradient of a gate that varies; x0 (B, 1, P)."""
-    batch, length, modes = x.shape
+    batch, length, modes = x.shape[0], x.shape[1], a.shape[2]
     blocks = -(-modes // block)
     for task in prange(groups * blocks):
         group = task // blocks
@@ -192,7 +205,7 @@ def _backward(a, x, x0, g, reverse, out, states, wide, totals, rows, groups, blo
         first = group * batch // groups
         for start in range(0, length, tile):
             for i in range(first, (group + 1) * batch // groups):
-                at = (i, i if a.shape[0] > 1 else 0, group, i == first)
+                at = (i, i if a.shape[0] > 1 else 0, group, i == first, column)
                 span = (start, min(length, start + tile))
                 p = _adjoint_tile(_LANES, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, reverse)
                 p = _adjoint_tile(4, a, x, x0, g, out, rows, states, wide, totals, at, p, high, span, reverse)
@@ -200,7 +213,7 @@ def _backward(a, x, x0, g, reverse, out, states, wide, totals, rows, groups, blo
 
 
 def _adjoint_tile(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, reverse):
-    """Steps `span` of the walk for the sample, gate row and group `at`; otherwise as `_forward_tile`."""
+    """Steps `span` of the walk for the sample, gate row, group and column `at`; otherwise as `_forward_tile`."""
 
 
 @overload(_adjoint_tile, prefer_literal=True)
@@ -208,7 +221,7 @@ def _(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, 
     n = lanes.literal_value
 
     def tile(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, reverse):
-        i, ia, group, first = at
+        i, ia, group, first, column = at
         length, varies = x.shape[1], a.shape[1] > 1
         sums, each = wide.shape[0] > 0, rows.shape[0] > 0
         p = low
@@ -221,10 +234,10 @@ def _(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, 
                 after, before = (k - 1, k + 1) if reverse else (k + 1, k - 1)
                 if varies and j > 0:
                     gate = load(a, ia, after, p, n)
-                state = conj_multiply_add(gate, state, load(g, i, k, p, n))
-                store(out, i, k, p, state)
+                state = conj_multiply_add(gate, state, load(g, i, k, p + column, n))
+                store(out, i, k, p + column, state)
                 if sums or each:
-                    previous = load(x, i, before, p, n) if j < length - 1 else load(x0, i, 0, p, n)
+                    previous = load(x, i, before, p + column, n) if j < length - 1 else load(x0, i, 0, p, n)
                     if each:
                         total = zeros_like(state) if first else load(rows, group, k, p, n)
                     total = conj_multiply_add(previous, state, total)
