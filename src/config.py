@@ -257,13 +257,20 @@ def validate(config: Config) -> None:
         raise UsageError(f"optimizer.betas takes two numbers in [0, 1), got {optimizer.betas}.")
     if training.max_epochs is None and training.max_steps is None:
         raise UsageError("Training needs an end: set training.max_epochs or training.max_steps.")
-    warmups = [key for key in ("warmup_steps", "warmup_epochs", "warmup_fraction") if getattr(scheduler, key) is not None]
+    lengths = ("warmup_steps", "warmup_epochs", "warmup_fraction")
+    warmups = [key for key in lengths if getattr(scheduler, key) is not None]
     if len(warmups) > 1:
-        raise UsageError(f"scheduler takes one length of the warm-up, got {' and '.join(warmups)}; set the others to null.")
+        raise UsageError(
+            f"scheduler takes one length of the warm-up, got {' and '.join(warmups)}; set the others to null."
+        )
     if scheduler.warmup_fraction is not None and not 0 <= scheduler.warmup_fraction <= 1:
-        raise UsageError(f"scheduler.warmup_fraction is a share of the steps in [0, 1], got {scheduler.warmup_fraction}.")
+        raise UsageError(
+            f"scheduler.warmup_fraction is a share of the steps in [0, 1], got {scheduler.warmup_fraction}."
+        )
     if training.target_accuracy is not None and not 0 < training.target_accuracy <= 1:
-        raise UsageError(f"training.target_accuracy is a share of the samples in (0, 1], got {training.target_accuracy}.")
+        raise UsageError(
+            f"training.target_accuracy is a share of the samples in (0, 1], got {training.target_accuracy}."
+        )
     if not 0 <= scheduler.min_factor <= 1:
         raise UsageError(f"scheduler.min_factor is in [0, 1], got {scheduler.min_factor}.")
     for node, part in (("model.layer", config.model.get("layer")), ("dataset", config.dataset)):
@@ -283,7 +290,8 @@ def check_options(kind: str, part: Callable[..., Any], options: Mapping[str, Any
     hints = typing.get_type_hints(part.__init__ if inspect.isclass(part) else part)
     for key, value in options.items():
         if key not in allowed:
-            raise UsageError(f"{kind} has no option '{key}'. Its options: {', '.join(allowed)}.{did_you_mean(key, allowed)}")
+            near = did_you_mean(key, allowed)
+            raise UsageError(f"{kind} has no option '{key}'. Its options: {', '.join(allowed)}.{near}")
         types = typing.get_args(hints.get(key)) or (hints.get(key),)
         if not all(kind_of in (bool, int, float, str, type(None)) for kind_of in types):
             continue

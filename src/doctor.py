@@ -1,4 +1,4 @@
-"""`python -m fractal_ssm.doctor [imports=my_pkg.layers,my_pkg.alphas]`: what is installed, what runs here, and why not."""
+"""`python -m fractal_ssm.doctor [imports=my_pkg.layers,my_pkg.alphas]`: what is installed, what runs here, why not."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def devices() -> Table:
 
 
 def backends() -> Table:
-    """Each operation's backends on each kind of device: what can run, and why the others cannot; for the scan, what auto takes."""
+    """Each operation's backends on each kind of device: what can run, and why the others cannot.
+
+    For the scan, also what auto takes.
+    """
     kinds = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     rows = []
     for kind in kinds:

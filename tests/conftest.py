@@ -1,4 +1,4 @@
-"""What all tests share. Before torch is imported anywhere: one thread a process, since the tests are many small ones."""
+"""What all tests share. Before torch is imported anywhere: one thread a process, as the tests are many small ones."""
 
 import os
 

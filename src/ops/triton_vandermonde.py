@@ -7,8 +7,8 @@ tf32).
 
 Accuracy: the rows w^(2^k) are squared in double precision and rounded once, so a power of l has seen at most 2 log2(l)
 roundings of float32 and no phase of size l. Measured in the interpreter, w in complex128, |w| = 1, 1 - 1e-5 and
-1 - 1e-3, L = 65,537: values within 4e-7 and gradients within 3e-7 of the largest, as the plain torch form. (A float32 phase of
-l log w, which is of size 1e5 there, is off by up to 1e-2.)
+1 - 1e-3, L = 65,537: values within 4e-7 and gradients within 3e-7 of the largest, as the plain torch form. (A float32
+phase of l log w, which is of size 1e5 there, is off by up to 1e-2.)
 
 Nothing is added across programs, so the same inputs give the same bits.
 

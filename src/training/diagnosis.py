@@ -47,7 +47,8 @@ def check_gradients(model: nn.Module, step: int) -> None:
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
             raise NotFinite(
-                f"The gradient of {name} is not finite at step {step}; the parameters still are those before it. {_REMEDY}"
+                f"The gradient of {name} is not finite at step {step}; "
+                f"the parameters still are those before it. {_REMEDY}"
             )
     raise NotFinite(f"The gradients overflow when their squares are summed at step {step}. {_REMEDY}")
 

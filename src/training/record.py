@@ -15,7 +15,18 @@ from typing import Any
 
 import torch
 
-_PACKAGES = ("fractal-ssm", "torch", "triton", "lightning", "hydra-core", "numpy", "scipy", "numba", "pykeops", "einops")
+_PACKAGES = (
+    "fractal-ssm",
+    "torch",
+    "triton",
+    "lightning",
+    "hydra-core",
+    "numpy",
+    "scipy",
+    "numba",
+    "pykeops",
+    "einops",
+)
 _COLUMNS = {
     "epoch": int,
     "step": int,
@@ -25,6 +36,8 @@ _COLUMNS = {
     "accuracy": float,
     "lr": float,
 }
+# What the rows of each split look like in curves.png.
+_CURVES = {"step": {"alpha": 0.35, "lw": 0.8}, "train": {"marker": "."}, "val": {"marker": "o"}}
 
 
 class Record:
@@ -87,7 +100,7 @@ class Metrics:
 
         figure = Figure(figsize=(9, 3.5), layout="constrained")
         for axes, quantity in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
-            for split, style in (("step", {"alpha": 0.35, "lw": 0.8}), ("train", {"marker": "."}), ("val", {"marker": "o"})):
+            for split, style in _CURVES.items():
                 rows = [row for row in self.rows if row["split"] == split]
                 axes.plot([row["step"] for row in rows], [row[quantity] for row in rows], label=split, **style)
             axes.set(xlabel="step", ylabel=quantity)
@@ -130,7 +143,7 @@ def device_name(device: torch.device) -> str:
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout that this package is imported from, with "-dirty" if tracked files differ; None without."""
+    """Commit of the checkout that this package is imported from, with "-dirty" if tracked files differ; or None."""
     folder = Path(__file__).resolve().parent
     try:
         # The folder must be tracked: an installed copy inside somebody else's repository has no commit of ours.

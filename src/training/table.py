@@ -41,7 +41,8 @@ def result_table(facts: Mapping[str, Any]) -> Table:
         )
     table.caption = (
         f"{facts['parameters']:,} parameters, {facts['steps']:,} steps in {_duration(facts['fit_seconds'])}, "
-        f"{facts['samples_per_second']:.1f} training samples/s, peak memory {facts['peak_memory_bytes'] / 2**20:,.0f} MiB, "
+        f"{facts['samples_per_second']:.1f} training samples/s, "
+        f"peak memory {facts['peak_memory_bytes'] / 2**20:,.0f} MiB, "
         f"{facts['device']}"
     )
     table.caption_justify = "left"

@@ -242,7 +242,9 @@ import time, torch
 from fractal_ssm.ops.scan import native
 b = torch.ones(4, 2000, 32, dtype=torch.complex64)
 a, out = torch.full((1, 1, 32), 0.5, dtype=torch.complex64), torch.empty_like(b)
-for kernel in (lambda: native.forward(a, b, None, False, out), lambda: native.backward(a, b, None, b, False, out, True)):
+forward = lambda: native.forward(a, b, None, False, out)
+backward = lambda: native.backward(a, b, None, b, False, out, True)
+for kernel in (forward, backward):
     spent = {}
     for threads in (1, 2):
         torch.set_num_threads(threads)

@@ -23,7 +23,8 @@ class SISOLayer(StatefulLayer):
     Cost of a forward pass: O(B H L log L) for the convolution, plus the kernel, which does not depend on the batch.
     Nothing of size (H, P, L) or (B, L, H, P) is formed. With c channels every feature's system is read out c times, by
     rows C of their own: the output is (B, L, c H), channel by channel, for the block's linear map to join. A
-    bidirectional layer has a second kernel for the future, which starts at lag -1, as in the published S4: the present input is counted once.
+    bidirectional layer has a second kernel for the future, which starts at lag -1, as in the published S4: the present
+    input is counted once.
 
     Precision: as in `StatefulLayer`; the transition is computed in float64, kernels, states and FFT in the parameters'
     precision.
