@@ -48,15 +48,26 @@ class DiagonalSSM(StatefulLayer):
         D: (H,) real, initial feedthrough.
         C_backward: (H, P) complex for a bidirectional layer, None for a causal one.
         conj_sym: each mode stands for itself and its conjugate, so y takes twice the real part.
+        checkpoint: recompute the states in the backward, by parts, instead of keeping them: equal gradients, about half
+            the memory, a third more time.
     """
 
     roles: ClassVar[dict[str, str]] = {"B": "B", "C": "C", "C_backward": "C", "D": "D"}
 
-    def __init__(self, B: Tensor, C: Tensor, D: Tensor, C_backward: Tensor | None = None, conj_sym: bool = True):
+    def __init__(
+        self,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor,
+        C_backward: Tensor | None = None,
+        conj_sym: bool = True,
+        checkpoint: bool = False,
+    ):
         n_modes, d_model = B.shape
         super().__init__(d_model, bidirectional=C_backward is not None, state_shape=(n_modes,))
         self.n_modes = n_modes
         self.conj_sym = conj_sym
+        self.checkpoint = checkpoint
         self.B = real_parameter(B)
         self.C = real_parameter(C)
         self.C_backward = real_parameter(C_backward) if C_backward is not None else None
@@ -113,12 +124,15 @@ class DiagonalSSM(StatefulLayer):
             B_tilde = gamma[:, None] * B_tilde
         else:
             gain = gamma
-        system, options = (u, Lambda_bar, B_tilde, self.C_tilde), {"conj_sym": self.conj_sym, "gamma": gain}
+        system, options = (u, Lambda_bar, B_tilde, self.C_tilde), self._options(gain)
         if self.C_backward is None:
             y, x_last = ssm(*system, x0, lengths=lengths, **options)
         else:
             y, x_last = two_way_ssm(*system, torch.view_as_complex(self.C_backward), **options), None
         return torch.addcmul(y, self.D, u), x_last
+
+    def _options(self, gain: Tensor | None) -> dict[str, Any]:
+        return {"conj_sym": self.conj_sym, "gamma": gain, "checkpoint": self.checkpoint}
 
     def _build_step(self) -> StepMatrices:
         Lambda_bar, gamma, B_tilde = self._discretise(1.0)

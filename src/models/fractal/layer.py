@@ -76,6 +76,7 @@ class Fractal(DiagonalSSM):
         time: "lti": the 1 / t of the HiPPO system is replaced by a learned step, as in the paper. "ltv": the 1 / t
             system itself, whose memory stretches with the time since the start: u(c t) gives at c t the state that
             u(t) gives at t. No step is learned; dt_scale says how long each input lasts. Causal only.
+        checkpoint: recompute the states in the backward instead of keeping them: less memory, more time.
     Parameters: Lambda_re, Lambda_im, log_dt (P,); B (P, H, 2); C and, if bidirectional, C_backward (H, P, 2), last axis
         (re, im); D (H,). log_dt only with time="lti"; alpha_logit (K,) only with learn_alpha, which has no Lambda_re
         and Lambda_im where Lambda follows alpha.
@@ -110,9 +111,10 @@ class Fractal(DiagonalSSM):
         bidirectional: bool = False,
         learn_alpha: bool = False,
         time: Literal["lti", "ltv"] = "lti",
+        checkpoint: bool = False,
     ):
         check_sizes("Fractal", d_model=d_model, d_state=d_state, n_alphas=n_alphas)
-        check_flags("Fractal", bidirectional=bidirectional, learn_alpha=learn_alpha)
+        check_flags("Fractal", bidirectional=bidirectional, learn_alpha=learn_alpha, checkpoint=checkpoint)
         check_C_init(C_init)
         check_method(discretization)
         check_choice("B_init", B_init, ("analytic", "random"))
@@ -134,6 +136,7 @@ class Fractal(DiagonalSSM):
             C=C[0],
             D=feedthrough(d_model),
             C_backward=C[1] if bidirectional else None,
+            checkpoint=checkpoint,
         )
         self.measure, self.time, self.discretization = parsed, time, discretization
         self._alphas, self._family, self._analytic = alphas, family, B_init == "analytic"

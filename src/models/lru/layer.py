@@ -28,6 +28,7 @@ class LRU(DiagonalSSM):
         r_min, r_max: |lambda|^2 starts uniform in [r_min^2, r_max^2]; 0 <= r_min < r_max <= 1.
         max_phase: the phase starts uniform in [0, max_phase], radian per position.
         bidirectional: add a second scan over the reversed sequence with its own C (the paper's layer runs forward).
+        checkpoint: recompute the states in the backward instead of keeping them: less memory, more time.
     Parameters: nu_log, theta_log, gamma_log (N,); B (N, H, 2), C and, if bidirectional, C_backward (H, N, 2), last
         axis (re, im); D (H,). They start as re, im of B of variance 1 / (2 H), of C 1 / N, and D standard normal.
     `dt_scale` must be 1: there is no step to change.
@@ -46,9 +47,10 @@ class LRU(DiagonalSSM):
         r_max: float = 1.0,
         max_phase: float = 6.28,
         bidirectional: bool = False,
+        checkpoint: bool = False,
     ):
         check_sizes("LRU", d_model=d_model, d_state=d_state)
-        check_flags("LRU", bidirectional=bidirectional)
+        check_flags("LRU", bidirectional=bidirectional, checkpoint=checkpoint)
         check_numbers(r_min=r_min, r_max=r_max, max_phase=max_phase)
         if not 0 <= r_min < r_max <= 1:
             raise UsageError(f"LRU needs 0 <= r_min < r_max <= 1, got r_min={r_min}, r_max={r_max}.")
@@ -61,6 +63,7 @@ class LRU(DiagonalSSM):
             D=feedthrough(d_model),
             C_backward=C[1] if bidirectional else None,
             conj_sym=False,
+            checkpoint=checkpoint,
         )
         nu_log, theta_log, gamma_log = _ring(d_state, r_min, r_max, max_phase)
         self.nu_log = real_parameter(nu_log)

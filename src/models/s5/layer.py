@@ -38,6 +38,7 @@ class S5(DiagonalSSM):
         C_init: "trunc_standard_normal", "lecun_normal" or "complex_normal".
         discretization: "zoh" or "bilinear".
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
+        checkpoint: recompute the states in the backward instead of keeping them: less memory, more time.
     Parameters: Lambda_re, Lambda_im, log_dt (P,); B (P, H, 2); C and, if bidirectional, C_backward (H, P, 2), last axis
         (re, im); D (H,), with P modes stored: 3 P + 2 P H + 2 d P H + H numbers, d directions.
     `dt_scale` is the `step_rescale` of the paper: a number, one a sample or one a position.
@@ -60,9 +61,10 @@ class S5(DiagonalSSM):
         discretization: str = "zoh",
         dt_min: float = 0.001,
         dt_max: float = 0.1,
+        checkpoint: bool = False,
     ):
         check_sizes("S5", d_model=d_model, d_state=d_state, blocks=blocks)
-        check_flags("S5", conj_sym=conj_sym, bidirectional=bidirectional, clip_eigs=clip_eigs)
+        check_flags("S5", conj_sym=conj_sym, bidirectional=bidirectional, clip_eigs=clip_eigs, checkpoint=checkpoint)
         check_C_init(C_init)
         check_method(discretization)
         Lambda, V = _block_modes(d_state, blocks, conj_sym)
@@ -74,6 +76,7 @@ class S5(DiagonalSSM):
             D=feedthrough(d_model),
             C_backward=C[1] if bidirectional else None,
             conj_sym=conj_sym,
+            checkpoint=checkpoint,
         )
         self.clip_eigs = clip_eigs
         self.discretization = discretization
