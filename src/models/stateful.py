@@ -15,6 +15,10 @@ from ..ops.transforms import transform_active
 from .base import SequenceLayer, check_lengths
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
+_NOT_COMPILED = (
+    "A step of a state space layer is complex arithmetic, which torch.compile does not support. Leave out "
+    "fullgraph=True; the rest of the model is compiled."
+)
 
 
 class StepCache:
@@ -124,7 +128,17 @@ class StatefulLayer(SequenceLayer):
         """One position: u_t (B, H) and a state to y_t (B, H) and the next state.
 
         Without gradients the discrete system is kept from one step to the next, until a parameter changes.
+
+        torch.compile leaves a step as it is and compiles what is around it: inductor does not support complex
+        arithmetic, and a graph would build the discrete system anew at every step. torch.export takes it whole.
         """
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            # Says why where fullgraph=True allows no break; the reason that `disable` takes is not shown there.
+            torch._dynamo.graph_break(msg=_NOT_COMPILED)
+            return torch.compiler.disable(self._step)(u_t, state)
+        return self._step(u_t, state)
+
+    def _step(self, u_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         self._check_step(u_t, state)
         with full_precision(u_t.device):
             y, state = self._advance(self._step_parts(), self._as_computed(u_t), state)
