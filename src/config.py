@@ -137,7 +137,7 @@ class Config:
 
 
 def register_schema() -> None:
-    """Make the typed root known to hydra as `schema`, and the two functions that name a run folder."""
+    """Make the typed root known to hydra as `schema`, and the functions that name a run folder."""
     schema = OmegaConf.structured(Config)
     for node in ("model", "dataset"):
         # Their options are those of the chosen part, so `model.layer.alpha.name=x` needs no `+`.
@@ -145,11 +145,19 @@ def register_schema() -> None:
     ConfigStore.instance().store("schema", schema)
     OmegaConf.register_new_resolver("run_name", _run_name, replace=True)
     OmegaConf.register_new_resolver("run_folder", _run_folder, replace=True)
+    OmegaConf.register_new_resolver("filled", _filled, replace=True)
 
 
 def _run_name(experiment: str | None, layer: str, dataset: str) -> str:
     """Folder name of a run: its experiment, or layer and dataset when there is none."""
     return experiment or f"{layer}-{dataset}"
+
+
+def _filled(key: str, value: str) -> str:
+    """The value, which is not blank: an empty folder would be the one that the command was started in, or the root."""
+    if not value.strip():
+        raise UsageError(f"{key} needs a value, {key}=..., got {value!r}.")
+    return value
 
 
 def _run_folder(resume: str | None, default: str) -> str:
@@ -160,7 +168,7 @@ def _run_folder(resume: str | None, default: str) -> str:
     if not checkpoint.is_file() or checkpoint.parent.name != "checkpoints":
         raise UsageError(
             f"resume takes a checkpoint in a run folder, <run folder>/checkpoints/last.ckpt; "
-            f"{resume} is not one{'' if checkpoint.is_file() else ' (no such file)'}."
+            f"{resume!r} is not one{'' if checkpoint.is_file() else ' (no such file)'}."
         )
     return str(checkpoint.parent.parent)
 
@@ -216,6 +224,9 @@ def validate(config: Config) -> None:
         UsageError: names the key, the value and what is allowed.
     """
     optimizer, scheduler, trainer, training = config.optimizer, config.scheduler, config.trainer, config.training
+    for key in ("data_dir", "runs_dir", "resume"):
+        if getattr(config, key) is not None:
+            _filled(key, getattr(config, key))
     for key in ("ssm_roles", "undecayed_roles"):
         for role in getattr(optimizer, key):
             _one_of(f"optimizer.{key}: role", role, ROLES)
@@ -230,6 +241,8 @@ def validate(config: Config) -> None:
             "optimizer.lr": optimizer.lr,
             "optimizer.ssm_lr": optimizer.ssm_lr,
             "optimizer.weight_decay": optimizer.weight_decay,
+            "optimizer.eps": optimizer.eps,
+            "trainer.gradient_clip_val": trainer.gradient_clip_val,
             "scheduler.warmup_steps": scheduler.warmup_steps,
             "scheduler.warmup_epochs": scheduler.warmup_epochs,
             "training.max_minutes": training.max_minutes,
@@ -253,7 +266,7 @@ def validate(config: Config) -> None:
             "training.stuck_steps": training.stuck_steps,
         },
     )
-    if len(optimizer.betas) != 2 or not all(0 <= beta < 1 for beta in optimizer.betas):
+    if [isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in optimizer.betas] != [True, True]:
         raise UsageError(f"optimizer.betas takes two numbers in [0, 1), got {optimizer.betas}.")
     if training.max_epochs is None and training.max_steps is None:
         raise UsageError("Training needs an end: set training.max_epochs or training.max_steps.")

@@ -8,7 +8,14 @@ from importlib import resources
 
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
-from omegaconf.errors import ConfigAttributeError, ConfigIndexError, ConfigKeyError, ValidationError
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigIndexError,
+    ConfigKeyError,
+    ConfigTypeError,
+    InterpolationKeyError,
+    ValidationError,
+)
 
 from .errors import UsageError, did_you_mean
 
@@ -35,6 +42,11 @@ def explain(error: BaseException) -> str:
             return _place(str(error)) + told
         if isinstance(link, (ConfigKeyError, ConfigAttributeError)) and link.full_key and link.parent_node is not None:
             return _unknown_key(link, str(error))
+        if isinstance(link, ConfigTypeError) and link.full_key and (told := _wrong_type(link, str(error))):
+            return _place(str(error)) + told
+        if isinstance(link, InterpolationKeyError) and (missing := re.match(r"Interpolation key '(\w+)'", str(link))):
+            if missing[1] in _GROUPS:
+                return _chosen_by_name(missing[1])
         if twice := re.match(r"Multiple values for (\S+)\. To override a value use 'override \S+ (\S+)'", str(link)):
             group, option = twice.groups()
             return f"'{group}' is among the defaults already. Leave out the '+': {group}={option}"
@@ -54,11 +66,10 @@ def explain_value_error(error: ValueError) -> str | None:
         return f"'{parent}' is a list, and '{position}' is no position in it. {_set_list(parent)}"
     if module == "hydra._internal.defaults_list" and "override" in names:
         override = names["override"]
-        group, options = str(override.key_or_group), packaged_options(str(override.key_or_group))
+        group = str(override.key_or_group)
         if not group:
             return _unreadable(str(override.input_line))
-        value = override.get_value_string()
-        return f"'{group}' is chosen by name, {group}=NAME, got {value!r}. Known: {', '.join(options)}."
+        return _chosen_by_name(group, f", got {override.get_value_string()!r}")
     return None
 
 
@@ -72,6 +83,8 @@ def _chain(error: BaseException, contexts: bool = False) -> list[BaseException]:
 def _unknown_key(key_error: ConfigKeyError | ConfigAttributeError, context: str) -> str:
     full_key = str(key_error.full_key)
     parent, _, key = full_key.rpartition(".")
+    if full_key in _GROUPS:
+        return _chosen_by_name(full_key)
     known = {str(name) for name in key_error.parent_node} - {"hydra"} | set(() if parent else _GROUPS)
     where = f"{_place(context)}unknown" if _place(context) else "Unknown"
     place = f"'{parent}'" if parent else "the configuration"
@@ -90,6 +103,21 @@ def _no_position(error: ConfigIndexError, context: str) -> str:
     return f"{_place(context)}'{parent}' {holds} and has no position {position.rstrip(']')}. {_set_list(parent)}"
 
 
+def _wrong_type(error: ConfigTypeError, context: str) -> str | None:
+    """A list that is given names, or a typed key that is to be removed; None for anything else."""
+    key, text = str(error.full_key), str(error)
+    if "Cannot merge DictConfig with ListConfig" in text:
+        given = re.match(r"Error merging override [^=]+=(.*)", context)
+        return f"{key} takes a list, {key}=[...]{f', got {given[1]}' if given else ''}."
+    if "does not support deletion" in text:
+        return f"'{key}' cannot be removed, only set: {key}=..."
+    return None
+
+
+def _chosen_by_name(group: str, given: str = "") -> str:
+    return f"'{group}' is chosen by name, {group}=NAME{given}. Known: {', '.join(packaged_options(group))}."
+
+
 def _set_list(key: str) -> str:
     return f"Set the whole list, {key}=[...], or one value that it holds by its number, {key}.0=..."
 
@@ -104,6 +132,14 @@ def _misfit(error: ValidationError) -> str | None:
         return f"{key} takes {_KINDS[wanted]}, got '{value}'." if wanted in _KINDS else None
     if "is not a ListConfig" in text:
         return f"{key} takes a list, {key}=[...], got {error.value!r}."
+    if wrong := re.match(r"Value '(.*)' (?:of type '\w+' is incompatible with type hint|is not a valid) (.*)", text):
+        value, wanted = wrong.groups()
+        kinds = {"'Union[int, str]'": "a whole number or a text", "bool (type str)": "true or false"}
+        return f"{key} takes {kinds[wanted]}, got {value!r}." if wanted in kinds else None
+    if wrong := re.match(r"Cannot convert '\w+' to string: '(.*)'", text):
+        return f"{key} takes a text, got {wrong[1]}."
+    if "NoneType is not a subclass of" in text:
+        return f"{key} needs a value, null is none."
     if "is not Optional" in text:
         return f"{key} needs a value, null is none."
     if "is not a subclass of" in text and isinstance(error.parent_node, DictConfig):
@@ -124,6 +160,8 @@ def _unreadable(override: str) -> str:
 def _missing_option(error: MissingConfigException) -> str:
     group, _, option = str(error.missing_cfg_file).partition("/")
     known = {str(name) for name in error.options or ()} | set(packaged_options(group))
+    if known and not option:
+        return _chosen_by_name(group, ", got nothing")
     if not known:
         return f"Unknown group '{group}'. Groups: {', '.join(_GROUPS)}.{did_you_mean(group, _GROUPS)}"
     return (

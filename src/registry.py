@@ -176,9 +176,12 @@ def import_plugins(modules: Iterable[str]) -> None:
     """Import the modules named in `imports=[...]`, whose decorators then register their parts.
 
     Raises:
-        UsageError: a named module does not exist. An import that fails *inside* the module is shown untouched.
+        UsageError: no name of a module, or of one that does not exist. An import that fails *inside* the module is
+            shown untouched.
     """
     for module in modules:
+        if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
+            raise UsageError(f"imports takes names of Python modules, imports=[my_package.layers], got {module!r}.")
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:

@@ -23,6 +23,7 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from .arguments import in_order
 from .config import Config, check_options, register_schema, to_yaml, typed
 from .config_errors import explain, explain_value_error
 from .errors import UsageError
@@ -46,7 +47,10 @@ def main() -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        sys.argv = [sys.argv[0], *in_order(sys.argv[1:])]
         _job()
+    except UsageError as error:
+        _leave(f"Error: {error}", 2)
     except KeyboardInterrupt as interrupt:
         _leave(str(interrupt) or "Interrupted.", 130)
     except (HydraException, OmegaConfBaseException) as error:
@@ -71,6 +75,8 @@ def _job(cfg: DictConfig) -> float:
         OmegaConf.set_readonly(cfg, True)
         config = typed(cfg)
         _check_launcher(config, hydra_config)
+        if not hydra_config.run.dir.strip():
+            raise UsageError("hydra.run.dir is empty: name a folder, or leave it out for one in runs_dir.")
         config.data_dir = to_absolute_path(config.data_dir)
         choices = {key: value for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
         facts = run(config, Path(hydra_config.runtime.output_dir), choices)
@@ -236,8 +242,8 @@ def _quieten_lightning() -> None:
 
 
 def _remove_if_empty(run_dir: Path) -> None:
-    """Take back the folder that hydra made for a run that never began."""
-    if not any(run_dir.iterdir()):
+    """Take back the folder that hydra made for a run that never began; never the one that the user stands in."""
+    if run_dir.resolve() != Path.cwd() and not any(run_dir.iterdir()):
         run_dir.rmdir()
 
 

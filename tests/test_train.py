@@ -100,11 +100,32 @@ def test_smoke_run_of_the_main_experiment(tmp_path):
         (["resume=nowhere/last.ckpt"], "resume takes a checkpoint in a run folder"),
         (["optimizer.lrr=1"], "Unknown key 'optimizer.lrr'"),
         (["optimizer.betas.x=3"], "'optimizer.betas' is a list, and 'x' is no position in it"),
+        (["data_dir="], "data_dir needs a value, data_dir=..., got ''."),
+        (["runs_dir="], "runs_dir needs a value, runs_dir=..., got ''."),
+        (["resume="], "resume takes a checkpoint in a run folder"),
+        (["hydra.run.dir="], "hydra.run.dir is empty: name a folder"),
+        (["imports=[my/parts.py]"], "imports takes names of Python modules, imports=[my_package.layers], got 'my/p"),
+        (["imports=['']"], "imports takes names of Python modules, imports=[my_package.layers], got ''."),
+        (["trainer.accelerator=cpu", "trainer.devices=0"], "trainer.devices must be at least 1, or auto"),
+        (["--seed", "1"], "Unknown option '--seed'."),
     ],
 )
 def test_mistakes_get_one_message_and_leave_nothing(tmp_path, told, arguments, words):
     assert words in told(*TOY, *arguments)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_blank_runs_dir_is_refused_for_sweeps_too(told):
+    assert "runs_dir needs a value" in told("-m", *TOY, "runs_dir=", "seed=0,1")
+
+
+def test_settings_before_and_after_an_option(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    monkeypatch.setattr(sys, "argv", ["train", "model=s5", "--cfg", "job", "seed=7", "--package", "model.layer"])
+    main()
+    assert "name: s5" in capsys.readouterr().out
+    assert sys.argv == ["train", "--cfg", "job", "--package", "model.layer", "model=s5", "seed=7"]
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ def check_devices(config: Config) -> None:
     devices = config.trainer.devices
     if isinstance(devices, str) and devices != "auto":
         raise UsageError(f"trainer.devices is a number or auto, got {devices!r}.")
+    if isinstance(devices, int) and devices < 1:
+        raise UsageError(f"trainer.devices must be at least 1, or auto for all there are, got {devices}.")
     if _accelerator(config) == "cpu":
         return
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
