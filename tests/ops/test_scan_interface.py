@@ -109,6 +109,7 @@ def test_compiled_gradients_equal_eager_ones():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex operators")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_inductor_gradients_equal_eager_ones():
     module = Recurrence()
     a, b, g = real_inputs(64)
