@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ class Aan(CachedData):
         options = {"n": self.wanted, "l_max": self.l_max, "layout": 1}
         folder = self._release_folder()
         if folder is None:
-            return self._store({"source": "stand-in", **options}, self._write_stand_in)
+            return self._store({"source": "stand-in", **options, "layout": 2}, self._write_stand_in)
         stamps = [source_stamp(folder / name) for name in FILES.values()]
         parameters = {"source": "release", "files": stamps, **options}
         return self._store(parameters, lambda target: self._write_release(target, folder), resumable=True)
@@ -108,12 +109,13 @@ class Aan(CachedData):
 
     def _write_stand_in(self, target: Path) -> dict[str, Any]:
         counts = {split: self.wanted[split] or _STAND_IN[split] for split in SPLITS}
-        rng = np.random.default_rng(0)
+        # Drawn at once: every call makes up words of its own, and what is learned must hold in all splits.
+        pairs, labels = document_pairs(sum(counts.values()), np.random.default_rng(0))
+        rows = map(_row, labels, pairs)
         for split in SPLITS:
-            pairs, labels = document_pairs(counts[split], rng)
             path = target / f"{split}.tsv"
             with open(path, "w", encoding="utf-8") as file:
-                file.writelines(_row(label, pair) for label, pair in zip(labels, pairs, strict=True))
+                file.writelines(itertools.islice(rows, counts[split]))
             read_shards(path, target, split, self.l_max - 1, None)
             path.unlink()
         return {"counts": counts, "vocabulary": assemble(target, SPLITS, self.l_max)}

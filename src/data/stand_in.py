@@ -35,14 +35,17 @@ def reviews(n: int, rng: np.random.Generator) -> tuple[list[str], np.ndarray]:
 
 
 def document_pairs(n: int, rng: np.random.Generator) -> tuple[list[tuple[str, str]], np.ndarray]:
-    """Pairs of texts of 60..500 made-up words; label 1 when both draw a part of their words from the same topic of 8.
+    """Pairs of texts of 60..500 made-up words; label 1 when both have the same topic of 8.
+
+    Rule: three words in ten of a text are of its topic, which has two consonants of its own and uses no others, so that
+    a text's topic is the pair of consonants that stands out. Neither text alone says anything about the label.
 
     Returns:
-        n pairs, and labels (n,) uint8, half of them 1.
+        n pairs, and labels (n,) uint8 that alternate 0, 1.
     """
-    words = _words(400, rng)
-    topics, common = words[:160].reshape(8, 20), words[160:]
-    labels = rng.permutation(np.arange(n) % 2).astype(np.uint8)
+    common = _words(240, rng)
+    topics = [_words(20, rng, _CONSONANTS[2 * topic : 2 * topic + 2]) for topic in range(8)]
+    labels = np.arange(n, dtype=np.uint8) % 2
     pairs = []
     for label in labels:
         first = int(rng.integers(8))
@@ -86,12 +89,12 @@ def tones(n: int, rng: np.random.Generator, classes: int, length: int = 16_000) 
     return (sound + rng.normal(0, 100, (n, length))).astype(np.int16), labels
 
 
-def _words(n: int, rng: np.random.Generator) -> np.ndarray:
-    """(n,) different words of two or three syllables."""
+def _words(n: int, rng: np.random.Generator, consonants: str = _CONSONANTS) -> np.ndarray:
+    """(n,) different words of two or three syllables, a consonant and a vowel each."""
     found: dict[str, None] = {}
     while len(found) < n:
         syllables = int(rng.integers(2, 4))
-        pieces = [str(rng.choice(list(_CONSONANTS))) + str(rng.choice(list(_VOWELS))) for _ in range(syllables)]
+        pieces = [str(rng.choice(list(consonants))) + str(rng.choice(list(_VOWELS))) for _ in range(syllables)]
         found["".join(pieces)] = None
     return np.array(list(found))
 
@@ -99,6 +102,6 @@ def _words(n: int, rng: np.random.Generator) -> np.ndarray:
 def _document(topic: np.ndarray, common: np.ndarray, rng: np.random.Generator) -> str:
     length = int(rng.integers(60, 501))
     chosen = rng.choice(common, size=length)
-    marked = rng.random(length) < 0.2
+    marked = rng.random(length) < 0.3
     chosen[marked] = rng.choice(topic, size=int(marked.sum()))
     return " ".join(chosen) + "."

@@ -107,6 +107,18 @@ def test_retrieval_pairs_first_and_second_documents():
         torch.testing.assert_close(model(inputs[pair], lengths[pair]), logits[k : k + 1])
 
 
+@pytest.mark.parametrize("pool", ["mean", "last"])
+def test_both_documents_of_a_pair_are_learned_from(pool):
+    model = build(task="retrieval", n_classes=2, pool=pool)
+    inputs, lengths = torch.tensor([[1, 1, 0], [2, 0, 0], [3, 3, 3], [4, 4, 0]]), torch.tensor([2, 1, 3, 2])
+    features = []
+    model.encoder.register_forward_hook(lambda module, given, x: features.append(x) or x.retain_grad())
+    model(inputs, lengths)[0, 0].backward()
+    reached = features[0].grad.abs().sum(dim=-1) > 0
+    # The first pair's documents are the first and the third sequence; the second pair and the padding count for nothing.
+    assert reached.tolist() == [[True, True, False], [False] * 3, [True] * 3, [False] * 3]
+
+
 @pytest.mark.parametrize("pool", ["mean", "cls"])
 def test_state_dict_does_not_depend_on_the_length(pool):
     shapes = [
