@@ -115,7 +115,7 @@ def test_both_documents_of_a_pair_are_learned_from(pool):
     model.encoder.register_forward_hook(lambda module, given, x: features.append(x) or x.retain_grad())
     model(inputs, lengths)[0, 0].backward()
     reached = features[0].grad.abs().sum(dim=-1) > 0
-    # The first pair's documents are the first and the third sequence; the second pair and the padding count for nothing.
+    # Sequences 0 and 2 are the first pair; the second pair and the padding count for nothing.
     assert reached.tolist() == [[True, True, False], [False] * 3, [True] * 3, [False] * 3]
 
 
