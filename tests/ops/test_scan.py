@@ -244,7 +244,7 @@ b = torch.ones(4, 2000, 32, dtype=torch.complex64)
 a, out = torch.full((1, 1, 32), 0.5, dtype=torch.complex64), torch.empty_like(b)
 forward = lambda: native.forward(a, b, None, False, out)
 backward = lambda: native.backward(a, b, None, b, False, out, True)
-for kernel in (forward, backward):
+def others_share(kernel):
     spent = {}
     for threads in (1, 2):
         torch.set_num_threads(threads)
@@ -254,7 +254,9 @@ for kernel in (forward, backward):
             kernel()
         main = time.thread_time() - main
         spent[threads] = main, time.process_time() - process - main
-    print(spent[2][1] / spent[1][0])
+    return spent[2][1] / spent[1][0]
+for kernel in (forward, backward):
+    print(max(others_share(kernel) for _ in range(3)))
 """
 
 
@@ -266,5 +268,5 @@ def test_two_threads_share_the_work_also_when_the_code_comes_from_the_cache(tmp_
             [sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, check=True
         )
         # Processor time of the threads beside the main one over that of one thread alone: 1/2 when evenly shared, 0
-        # when nothing is. A busy machine delays the others but does not take their share away.
+        # when nothing is. A busy machine disturbs the clocks: the best of three counts, which serial code never reaches.
         assert all(float(line) > 0.2 for line in done.stdout.split()), done.stdout
