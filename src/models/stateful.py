@@ -130,7 +130,8 @@ class StatefulLayer(SequenceLayer):
         Without gradients the discrete system is kept from one step to the next, until a parameter changes.
 
         torch.compile leaves a step as it is and compiles what is around it: inductor does not support complex
-        arithmetic, and a graph would build the discrete system anew at every step. torch.export takes it whole.
+        arithmetic, and a graph would build the discrete system anew at every step. torch.export (strict=False, its
+        default) takes it whole, complex numbers inside.
         """
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
             # Says why where fullgraph=True allows no break; the reason that `disable` takes is not shown there.
