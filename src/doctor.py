@@ -11,7 +11,7 @@ from rich.table import Table
 
 from . import registry
 from .errors import UsageError
-from .ops import cauchy, vandermonde
+from .ops import sum_backends
 from .ops.scan import backends as scan_backends
 from .training.record import device_name, environment
 
@@ -63,9 +63,10 @@ def backends() -> Table:
         for name in scan_backends.BACKENDS:
             state = _state(lambda name=name, device=device: scan_backends.choose(name, device))
             rows.append(("scan", kind, name, f"{state}, chosen by auto" if name == chosen else state))
-    for operation, module in (("vandermonde", vandermonde), ("cauchy", cauchy)):
-        for name in sorted(set(module.BACKENDS) - {"auto"}):
-            rows.append((operation, "any", name, _state(lambda name=name, module=module: module.check_backend(name))))
+    for operation in ("vandermonde", "cauchy"):
+        for name in sorted(set(sum_backends.BACKENDS) - {"auto"}):
+            state = _state(lambda name=name, operation=operation: sum_backends.check(operation, name))
+            rows.append((operation, "any", name, state))
     return _table("Backends", ("operation", "device", "backend", "state"), rows)
 
 

@@ -26,10 +26,9 @@ from torch import Tensor
 from ..errors import UsageError
 from . import sum_backends
 from .keops import lazy_tensor
-from .sum_backends import BACKENDS
 from .transforms import refuse_transforms
 
-__all__ = ["BACKENDS", "check_backend", "dplr_response"]
+__all__ = ["dplr_response"]
 
 # Elements of one block of pole reciprocals on a CPU: 4 MiB of float32 each for real and imaginary part.
 _CPU_BLOCK = 1 << 20
@@ -167,12 +166,3 @@ def _triton() -> ModuleType:
     from . import triton_poles
 
     return triton_poles
-
-
-def check_backend(backend: str) -> None:
-    """Refuse an unknown backend, or one that cannot run here, when a layer is built.
-
-    Raises:
-        UsageError: with the reason and what to do.
-    """
-    sum_backends.check("the Cauchy kernel", backend)

@@ -32,10 +32,9 @@ from ..errors import UsageError
 from . import sum_backends
 from .convolution import transpose_into
 from .keops import lazy_tensor
-from .sum_backends import BACKENDS
 from .transforms import refuse_transforms
 
-__all__ = ["BACKENDS", "check_backend", "in_blocks", "vandermonde", "vandermonde_sum"]
+__all__ = ["in_blocks", "vandermonde", "vandermonde_sum"]
 
 _NEXT_TO_ZERO = 1e-18
 
@@ -227,14 +226,6 @@ def _triton() -> ModuleType:
 
     return triton_vandermonde
 
-
-def check_backend(backend: str) -> None:
-    """Refuse an unknown backend, or one that cannot run here, when a layer is built.
-
-    Raises:
-        UsageError: with the reason and what to do.
-    """
-    sum_backends.check("vandermonde", backend)
 
 
 def _check(coefficient: Tensor, w: Tensor, length: int) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UsageError
+from ...ops import sum_backends
 from ...ops.discretize import complex_exp, discretize
-from ...ops.vandermonde import check_backend
 from ..ssm_init import check_choice, complex_normal
 from ..stateful import real_parameter
 from .layer import SISOLayer
@@ -73,7 +73,7 @@ class DiagonalSISO(SISOLayer):
         channels: int = 1,
     ):
         check_discretization(discretization, l_max)
-        check_backend(backend)
+        sum_backends.check("vandermonde", backend)
         n_modes = Lambda.shape[1]
         super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels)
         self.discretization = discretization
