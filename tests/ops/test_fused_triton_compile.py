@@ -1,23 +1,8 @@
 """The fused SSM kernels compile for the GPUs we name, spill nothing and stay within their bounds."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-HERE = Path(__file__).parent
-
-
-def costs(*arguments: str) -> list[dict]:
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, str(HERE / "compile_fused.py"), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=390)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+from compiled import costs
 
 
 def check(rows: list[dict]) -> None:
@@ -30,13 +15,13 @@ def check(rows: list[dict]) -> None:
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
 def test_blocks_of_the_widest_layers(target):
-    check(costs(target))
+    check(costs("fused", target))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
 def test_all_blocks_the_launcher_can_choose(target):
-    check(costs(target, "--all"))
+    check(costs("fused", target, "--all"))
 
 
 def test_the_rule():

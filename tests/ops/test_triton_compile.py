@@ -2,25 +2,13 @@
 
 import ast
 import inspect
-import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from compiled import costs
 
-HERE = Path(__file__).parent
-KERNELS = sorted((HERE.parent.parent / "src/ops").rglob("triton_*.py"))
-
-
-def costs(*targets: str) -> list[dict]:
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, str(HERE / "compile_kernels.py"), *targets]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+KERNELS = sorted((Path(__file__).parent.parent.parent / "src/ops").rglob("triton_*.py"))
 
 
 def check(rows: list[dict]) -> None:
@@ -32,7 +20,7 @@ def check(rows: list[dict]) -> None:
 
 
 def test_sm_90():
-    rows = costs("cuda:90")
+    rows = costs("kernels", "cuda:90")
     check(rows)
     alone = [row for row in rows if not row["case"].startswith("one pass")]
     assert len(alone) == 6
@@ -44,7 +32,7 @@ def test_sm_90():
 
 @pytest.mark.parametrize("target", ["cuda:80", "hip:gfx942"])
 def test_other_targets(target):
-    check(costs(target))
+    check(costs("kernels", target))
 
 
 def kernels() -> list[ast.FunctionDef]:
