@@ -15,6 +15,7 @@ SOURCES = sorted(SRC.rglob("*.py"))
 ALLOWED = {
     "errors": set(),
     "registry": {"errors"},
+    "arguments": {"errors"},
     "config": {"errors", "registry"},
     "ops": {"errors", "ops"},
     "hippo": {"errors", "registry", "hippo"},
@@ -83,3 +84,9 @@ def test_the_package_has_one_name():
             if any(name == "src" or name.startswith("src.") for name in names):
                 guilty.append(str(path.relative_to(ROOT)))
     assert not guilty
+
+
+def test_every_file_of_the_interpreter_is_run():
+    ops = ROOT / "tests" / "ops"
+    runners = {path.name.removeprefix("test_interpreted_") for path in ops.glob("test_interpreted_*.py")}
+    assert runners == {path.name.removeprefix("test_") for path in (ops / "interpreter").glob("test_*.py")} != set()

@@ -268,5 +268,6 @@ def test_two_threads_share_the_work_also_when_the_code_comes_from_the_cache(tmp_
             [sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, check=True
         )
         # Processor time of the threads beside the main one over that of one thread alone: 1/2 when evenly shared, 0
-        # when nothing is. A busy machine disturbs the clocks: the best of three counts, which serial code never reaches.
+        # when nothing is. A busy machine disturbs the clocks: the best of three counts, which serial code never
+        # reaches.
         assert all(float(line) > 0.2 for line in done.stdout.split()), done.stdout
