@@ -10,8 +10,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +78,7 @@ def _job(cfg: DictConfig) -> float:
             raise UsageError("hydra.run.dir is empty: name a folder, or leave it out for one in runs_dir.")
         config.data_dir = to_absolute_path(config.data_dir)
         choices = {key: value for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
+        _treat_denormals_as_zero()
         facts = run(config, Path(hydra_config.runtime.output_dir), choices)
     except (UsageError, OmegaConfBaseException) as error:
         _remove_if_empty(Path(hydra_config.runtime.output_dir))
@@ -111,7 +111,7 @@ def run(config: Config, run_dir: Path, choices: Mapping[str, Any] | None = None)
     check_devices(config)
     session = Session(config, run_dir)
     session.begin(to_yaml(config), choices or {})
-    with session.recording_failures(), warnings.catch_warnings(), _denormals_as_zero():
+    with session.recording_failures(), warnings.catch_warnings():
         _quieten_lightning()
         data.prepare()
         started = time.monotonic()
@@ -199,20 +199,16 @@ def load_model(checkpoint: str | Path) -> SequenceModel:
     return model.eval()
 
 
-@contextmanager
-def _denormals_as_zero() -> Iterator[None]:
-    """Inside, numbers below 1e-38 are 0.
+def _treat_denormals_as_zero() -> None:
+    """Numbers below 1e-38 are 0, in this thread and in those that it starts.
 
     A CPU computes with them many times slower, and over a long sequence the adjoints of fast modes decay into them: a
-    step of FRACTAL on 4,096 positions, read from the last one, took three times as long.
+    step of FRACTAL on 4,096 positions, read from the last one, took three times as long. Only the command line does
+    this, whose process is its own: threads keep the setting, so it could not be taken back.
     """
     import torch
 
     torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 def _check_launcher(config: Config, hydra_config: Any) -> None:

@@ -7,7 +7,7 @@ from fractal_ssm import UsageError
 from fractal_ssm.ops.fused import ssm, two_way, two_way_ssm
 
 
-def inputs(batch=3, length=17, features=4, modes=5, real=torch.float64):
+def inputs(batch=3, length=17, features=4, modes=5, real=torch.float64, features_out=3):
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape, dtype=real.to_complex()):
@@ -15,7 +15,7 @@ def inputs(batch=3, length=17, features=4, modes=5, real=torch.float64):
 
     phase = 6 * torch.rand(modes, generator=generator, dtype=real)
     a = torch.polar(torch.full((modes,), 0.95, dtype=real), phase).requires_grad_()
-    C, C_backward = normal(3, modes), normal(3, modes)
+    C, C_backward = normal(features_out, modes), normal(features_out, modes)
     return [normal(batch, length, features, dtype=real), a, normal(modes, features), C, C_backward]
 
 
@@ -51,6 +51,13 @@ def test_on_several_threads():
     """Enough work that the scans start them."""
     tensors = inputs(4, 1000, modes=32, real=torch.float32)
     check(tensors, two_way_ssm(*tensors), one_by_one(*tensors, backend="native"), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("features", [1, 2])
+def test_one_feature(features):
+    """Where slices of the gradients are contiguous, they must not share memory."""
+    tensors = inputs(features=features, features_out=1)
+    check(tensors, two_way_ssm(*tensors), one_by_one(*tensors))
 
 
 def test_without_conjugate_pairs():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -97,11 +100,29 @@ def test_time_limit_still_ends_in_a_test(toy_config, tmp_path, capsys):
     assert "training.max_minutes=0 reached at step 1" in capsys.readouterr().out
 
 
-def test_denormals_are_zero_while_it_runs(toy_config, tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(Classifier, "on_before_optimizer_step", lambda *_: seen.append(float(torch.tensor(1e-40) * 1)))
+DENORMALS = """
+import sys, torch
+from fractal_ssm import train
+def run(*_):
+    # Large enough that every thread computes a part of it.
+    print((torch.full((1 << 20,), 1e-40) * 1).unique().tolist())
+    return {"metrics": {"val": {"accuracy": 0.0}}}
+train.run = run
+sys.argv = ["train", "experiment=lra/s5-listops", "budget=smoke", "hydra.run.dir=" + sys.argv[1]]
+train.main()
+"""
+
+
+def test_the_command_line_treats_denormals_as_zero(tmp_path):
+    command = [sys.executable, "-c", DENORMALS, str(tmp_path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[0.0]"]
+
+
+def test_the_function_leaves_the_process_s_denormals_alone(toy_config, tmp_path):
     run(toy_config("training.max_epochs=1"), tmp_path)
-    assert seen == [0.0] * 8 and float(torch.tensor(1e-40) * 1) > 0.0
+    assert float(torch.tensor(1e-40) * 1) > 0.0
 
 
 @pytest.mark.parametrize(("target", "steps"), [(0.05, 8), (1.0, 24)])

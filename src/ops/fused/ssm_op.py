@@ -268,7 +268,10 @@ ssm_op.register_autograd(_backward, setup_context=_save)
 def _twice_differentiable(inputs, needed, lengths, gy, gx_last, reverse, factor, backend):
     u, a, B_bar, C, x0 = inputs
     outputs = compose(scan_op, u, a, B_bar, C, x0, None, lengths, reverse, factor, backend, False)
-    pairs = [(out, g) for out, g in zip(outputs, (gy, gx_last), strict=True) if g is not None]
+    # The state does not depend on C: where nothing else wants a gradient, it has none.
+    pairs = [(out, g) for out, g in zip(outputs, (gy, gx_last), strict=True) if g is not None and out.requires_grad]
+    if not pairs:
+        return [None] * len(inputs)
     wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
     found = iter(
         torch.autograd.grad(

@@ -106,7 +106,9 @@ def two_way_backward_op(
         gu = (g @ input_matrix(B_bar).t()).view(u.shape)
         gB = torch.view_as_complex((u_flat.t() @ g).view(features, -1, 2)).t().contiguous()
     ga = a.new_empty(0) if ga is None or ga_backward is None else ga + ga_backward
-    return gu, ga, gB, gC[:, :modes].contiguous(), gC[:, modes:].contiguous()
+    # Copies: of one output feature the halves are views of one memory, which an operator may not return.
+    gC, gC_backward = (half.clone(memory_format=torch.contiguous_format) for half in gC.tensor_split(2, 1))
+    return gu, ga, gB, gC, gC_backward
 
 
 @two_way_backward_op.register_fake
