@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from types import ModuleType
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,6 +38,7 @@ from .transforms import refuse_transforms
 __all__ = ["in_blocks", "vandermonde", "vandermonde_sum"]
 
 _NEXT_TO_ZERO = 1e-18
+_REAL, _COMPLEX = (torch.float32, torch.float64), (torch.complex64, torch.complex128)
 
 
 def vandermonde(coefficient: Tensor, w: Tensor, length: int, backend: str = "auto") -> Tensor:
@@ -45,7 +47,7 @@ def vandermonde(coefficient: Tensor, w: Tensor, length: int, backend: str = "aut
     Args:
         coefficient: (..., H, N) complex; its precision is the working precision and sets the result's.
         w: (H, N) complex, |w| <= 1 for a stable system; complex128 recommended (see the module).
-        length: L >= 1.
+        length: L >= 1, a whole number.
         backend: "torch" (the split above), "triton" (CUDA and ROCm), "keops" (a compiled reduction without tables:
             slower on a CPU, for comparisons), or "auto": "triton" where it can run on a device, else "torch".
     Returns:
@@ -72,20 +74,16 @@ def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False, back
     The last state of x_k = w x_{k-1} + u_k, started at rest, is the second form of u.
 
     Args:
-        sequence: (..., H, L) real, L >= 1; any strides.
+        sequence: (..., H, L), float32 or float64, L >= 1; any strides.
         w: (H, N) complex.
         newest_last: count the powers from the end.
         backend: as in `vandermonde`; "keops", which has no form of this sum, is "torch".
     Returns:
         (..., H, N) complex of the sequence's precision.
     Raises:
-        UsageError: shapes that do not fit, unknown backend, or one that cannot run here.
+        UsageError: shapes or dtypes that do not fit, unknown backend, or one that cannot run here.
     """
-    if w.dim() != 2 or sequence.dim() < 2 or sequence.shape[-2] != w.shape[0] or sequence.shape[-1] < 1:
-        raise UsageError(
-            f"vandermonde_sum takes a sequence (..., H, L) and w (H, N), got {tuple(sequence.shape)} "
-            f"and {tuple(w.shape)}."
-        )
+    _check_sum(sequence, w)
     backend = sum_backends.choose("vandermonde_sum", backend, w.device)
     refuse_transforms("vandermonde_sum")
     rows = sequence.reshape(-1, *sequence.shape[-2:]).transpose(0, 1)
@@ -227,12 +225,33 @@ def _triton() -> ModuleType:
     return triton_vandermonde
 
 
-
 def _check(coefficient: Tensor, w: Tensor, length: int) -> None:
-    if w.dim() != 2 or coefficient.shape[-2:] != w.shape or not (coefficient.is_complex() and w.is_complex()):
+    _check_dense("vandermonde", coefficient, w)
+    fits = w.dim() == 2 and w.numel() > 0 and coefficient.shape[-2:] == w.shape
+    if not (fits and coefficient.dtype in _COMPLEX and w.dtype in _COMPLEX):
         raise UsageError(
-            f"vandermonde takes complex coefficients (..., H, N) and complex w (H, N), got {tuple(coefficient.shape)} "
-            f"{coefficient.dtype} and {tuple(w.shape)} {w.dtype}."
+            f"vandermonde takes complex coefficients (..., H, N) and complex w (H, N), H and N at least 1, in "
+            f"complex64 or complex128, got {tuple(coefficient.shape)} {coefficient.dtype} and {tuple(w.shape)} {w.dtype}."
         )
-    if length < 1:
-        raise UsageError(f"vandermonde needs a length >= 1, got {length}.")
+    if isinstance(length, bool) or not isinstance(length, (int, np.integer, torch.SymInt)) or length < 1:
+        raise UsageError(f"vandermonde needs a length, a whole number >= 1, got {length!r}.")
+
+
+def _check_sum(sequence: Tensor, w: Tensor) -> None:
+    _check_dense("vandermonde_sum", sequence, w)
+    fits = w.dim() == 2 and w.numel() > 0 and sequence.dim() >= 2 and sequence.shape[-2] == w.shape[0]
+    if not (fits and sequence.shape[-1] >= 1 and sequence.dtype in _REAL and w.dtype in _COMPLEX):
+        raise UsageError(
+            f"vandermonde_sum takes a real sequence (..., H, L) in float32 or float64 and w (H, N) in complex64 or "
+            f"complex128, H, L and N at least 1, got {tuple(sequence.shape)} {sequence.dtype} and {tuple(w.shape)} "
+            f"{w.dtype}."
+        )
+
+
+def _check_dense(what: str, *given: Tensor) -> None:
+    for tensor in given:
+        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            kind = tensor.layout if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise UsageError(f"{what} takes dense tensors, got {kind}.")
+    if given[0].device != given[1].device:
+        raise UsageError(f"{what} needs its tensors on one device, got {given[0].device} and {given[1].device}.")

@@ -29,6 +29,23 @@ def test_shapes_that_do_not_fit(a, b, x0, says):
         scan(torch.zeros(a), torch.zeros(b), None if x0 is None else torch.zeros(x0))
 
 
+@pytest.mark.parametrize("a", [0.5, [0.5, 0.5], None, torch.ones(2).numpy()])
+def test_what_is_no_tensor_is_refused(a):
+    b = torch.ones(1, 3, 2)
+    with pytest.raises(UsageError, match="scan takes tensors, got a of type"):
+        scan(a, b)
+    with pytest.raises(UsageError, match="scan takes tensors, got b of type"):
+        scan(torch.ones(2), a)
+    if a is not None:
+        with pytest.raises(UsageError, match="scan takes tensors, got x0 of type"):
+            scan(torch.ones(2), b, a)
+
+
+def test_sparse_tensors_are_refused():
+    with pytest.raises(UsageError, match=r"got b of layout torch.sparse_coo: use b.to_dense\(\)"):
+        scan(torch.ones(2), torch.ones(1, 3, 2).to_sparse())
+
+
 def test_integers_are_refused():
     with pytest.raises(UsageError, match="floating-point"):
         scan(torch.ones(2, dtype=torch.int64), torch.ones(1, 3, 2))

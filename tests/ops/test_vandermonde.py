@@ -3,6 +3,7 @@
 import math
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from fractal_ssm.errors import UsageError
@@ -113,6 +114,46 @@ def test_refusals(arguments):
         )
     with pytest.raises(UsageError, match="vandermonde_sum takes"):
         vandermonde_sum(torch.ones(3), torch.ones(3, 4, dtype=torch.complex128))
+
+
+C = torch.ones(3, 4, dtype=torch.complex64)
+
+
+@pytest.mark.parametrize("length", [2.5, 5.0, True, None, "5", -1])
+def test_a_length_is_a_whole_number(length):
+    with pytest.raises(UsageError, match="a whole number >= 1"):
+        vandermonde(C, C, length)
+
+
+def test_a_length_of_numpy_counts_too():
+    assert torch.equal(vandermonde(C, C, np.int64(5)), vandermonde(C, C, 5))
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "w"),
+    [(C[:0], C[:0]), (C[:, :0], C[:, :0]), (C.real, C), (C, C.real), (C.to_sparse(), C), ([1j], C), (C.to("meta"), C)],
+)
+def test_coefficients_that_do_not_fit(coefficient, w):
+    with pytest.raises(UsageError, match="vandermonde (takes|needs its tensors on one device)"):
+        vandermonde(coefficient, w, 5)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "w"),
+    [
+        (torch.ones(3, 5, dtype=torch.int64), C),
+        (torch.ones(3, 5, dtype=torch.bfloat16), C),
+        (torch.ones(3, 5, dtype=torch.complex64), C),
+        (torch.ones(3, 5), C.real),
+        (torch.ones(0, 5), C[:0]),
+        (torch.ones(3, 5), C[:, :0]),
+        (torch.ones(3, 5), [1j]),
+        (torch.ones(3, 5), C.to_sparse()),
+    ],
+)
+def test_sequences_that_do_not_fit(sequence, w):
+    with pytest.raises(UsageError, match="vandermonde_sum takes"):
+        vandermonde_sum(sequence, w)
 
 
 def test_keops_without_a_compiler_says_so(monkeypatch):

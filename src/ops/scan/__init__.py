@@ -70,6 +70,13 @@ def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def _check(a: Tensor, b: Tensor, x0: Tensor | None) -> None:
+    for name, given in (("a", a), ("b", b), ("x0", x0)):
+        if name == "x0" and given is None:
+            continue
+        if not isinstance(given, Tensor):
+            raise UsageError(f"scan takes tensors, got {name} of type {type(given).__name__}: use torch.as_tensor.")
+        if given.layout != torch.strided:
+            raise UsageError(f"scan takes dense tensors, got {name} of layout {given.layout}: use {name}.to_dense().")
     if b.dim() != 3 or b.shape[1] == 0:
         raise UsageError(f"scan takes b of shape (B, L, P) with L >= 1, got {tuple(b.shape)}.")
     batch, length, modes = b.shape
