@@ -231,7 +231,8 @@ def _check(coefficient: Tensor, w: Tensor, length: int) -> None:
     if not (fits and coefficient.dtype in _COMPLEX and w.dtype in _COMPLEX):
         raise UsageError(
             f"vandermonde takes complex coefficients (..., H, N) and complex w (H, N), H and N at least 1, in "
-            f"complex64 or complex128, got {tuple(coefficient.shape)} {coefficient.dtype} and {tuple(w.shape)} {w.dtype}."
+            f"complex64 or complex128, got {tuple(coefficient.shape)} {coefficient.dtype} and {tuple(w.shape)} "
+            f"{w.dtype}."
         )
     if isinstance(length, bool) or not isinstance(length, (int, np.integer, torch.SymInt)) or length < 1:
         raise UsageError(f"vandermonde needs a length, a whole number >= 1, got {length!r}.")
