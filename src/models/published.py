@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,7 +25,8 @@ _RECORDS = ("u", "y", "loss", "kernel", "opts")
 def load_published(layer: nn.Module, arrays: Mapping[str, Any]) -> nn.Module:
     """Set a layer's parameters from arrays named and shaped as in the published code.
 
-    Complex arrays have a last axis (re, im). With P modes stored, c channels, d = 2 if the layer is bidirectional:
+    Complex arrays have a complex dtype or a last axis (re, im). With P modes stored, c channels, d = 2 if the layer is
+    bidirectional:
 
         S4D  inv_dt (H, 1), A_real and A_imag (n_ssm, P), B (1, n_ssm, P, 2), C (d c, H, P, 2), of both directions first
              all channels forward; D (c, H) optional
@@ -38,12 +40,13 @@ def load_published(layer: nn.Module, arrays: Mapping[str, Any]) -> nn.Module:
 
     Args:
         layer: an S4, S4D or S5.
-        arrays: name -> array, tensor or nested list. An `.npz` of several cases has to be narrowed to one first.
+        arrays: name -> array, tensor or nested list of finite numbers. An `.npz` of several cases has to be narrowed
+            to one first.
     Returns:
         The same layer.
     Raises:
-        UsageError: another kind of layer; a name that is missing or unknown; a shape or an option that does not fit.
-        Nothing has been changed then.
+        UsageError: another kind of layer; a name that is missing or unknown; what holds no numbers, or some that are
+        not finite in the layer's precision; a shape, length or option that does not fit. Nothing has been changed then.
     """
     for kind, convert in _CONVERTERS.items():
         if isinstance(layer, kind):
@@ -53,11 +56,13 @@ def load_published(layer: nn.Module, arrays: Mapping[str, Any]) -> nn.Module:
             f"load_published knows the layouts of S4, S4D and S5, not of {type(layer).__name__}. "
             f"For a whole model, load each of its layers."
         )
+    if not isinstance(arrays, Mapping):
+        raise UsageError(f"load_published takes a mapping from name to array, got {type(arrays).__name__}.")
     _check_options(layer, arrays.get("opts"))
     given = {
-        name: torch.as_tensor(np.asarray(value), dtype=torch.float64)
+        str(name): _as_real(name, value)
         for name, value in arrays.items()
-        if name not in _RECORDS and not name.startswith("grad_")
+        if name not in _RECORDS and not str(name).startswith("grad_")
     }
     convert(layer, given)
     return layer
@@ -75,8 +80,8 @@ def _load_s4(layer: S4, given: Arrays) -> None:
             "The published S4 has Q = P, but this layer was built with a Q of its own (init of an unsymmetric "
             "measure). Build it with init='legs', 'legt' or 'fourier'."
         )
-    length = int(given.pop("l_kernel", torch.tensor(0)).item())
-    C = _shaped(layer, "C", given["C"], layer.C.shape)
+    length = _as_length(given.pop("l_kernel", torch.tensor(0)))
+    C = _shaped(layer, "C", given["C"], layer.C)
     _assign(layer, given)
     if length > 0 and length != layer.fold_length:
         C = torch.view_as_real(layer.unfold(C, length).resolve_conj())
@@ -104,6 +109,25 @@ def _load_s5(layer: S5, given: Arrays) -> None:
 _CONVERTERS: dict[type[nn.Module], Callable[[Any, Arrays], None]] = {S4D: _load_s4d, S4: _load_s4, S5: _load_s5}
 
 
+def _as_real(name: str, value: Any) -> Tensor:
+    """The array in float64, a complex one with its last axis (re, im)."""
+    try:
+        tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"'{name}' is not an array of numbers: {error}") from error
+    if tensor.layout != torch.strided or tensor.dtype == torch.bool:
+        raise UsageError(f"'{name}' is not a dense array of numbers, but {tensor.layout} of {tensor.dtype}.")
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.to(torch.complex128).resolve_conj())
+    return tensor.to(torch.float64)
+
+
+def _as_length(value: Tensor) -> int:
+    if value.numel() != 1 or not 0 <= value.item() < math.inf or value.item() % 1 != 0:
+        raise UsageError(f"'l_kernel' is a length, one whole number of at least 0, got {value.tolist()}.")
+    return int(value.item())
+
+
 def _check_names(given: Arrays, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
     known = (*required, *optional)
     for name in given:
@@ -117,19 +141,22 @@ def _check_names(given: Arrays, required: tuple[str, ...], optional: tuple[str, 
 def _assign(layer: nn.Module, given: Arrays) -> None:
     """Copy every array into the parameter of its name, after all shapes have been checked."""
     parameters = dict(layer.named_parameters())
-    shaped = {name: _shaped(layer, name, value, parameters[name].shape) for name, value in given.items()}
+    shaped = {name: _shaped(layer, name, value, parameters[name]) for name, value in given.items()}
     with torch.no_grad():
         for name, value in shaped.items():
             parameters[name].copy_(value)
 
 
-def _shaped(layer: nn.Module, name: str, value: Tensor, shape: torch.Size) -> Tensor:
-    """`value` in `shape`, which may differ from its own only by axes of size 1."""
+def _shaped(layer: nn.Module, name: str, value: Tensor, parameter: Tensor) -> Tensor:
+    """`value`, finite, in the shape of the parameter, which may differ from its own only by axes of size 1."""
+    shape = parameter.shape
     if [size for size in value.shape if size != 1] != [size for size in shape if size != 1]:
         raise UsageError(
             f"'{name}' has shape {tuple(value.shape)}, but this layer's has {tuple(shape)}: {layer}. "
             f"Build the layer with the sizes of the arrays."
         )
+    if not value.to(parameter.dtype).isfinite().all():
+        raise UsageError(f"'{name}' holds numbers that are not finite in {parameter.dtype}.")
     return value.reshape(shape)
 
 
@@ -138,7 +165,7 @@ def _check_options(layer: nn.Module, opts: Any) -> None:
     if opts is None:
         return
     if not isinstance(opts, Mapping):
-        opts = ast.literal_eval(str(opts))
+        opts = _parsed(str(opts))
     ours = {
         "dt_transform": getattr(layer, "dt_transform", None),
         "disc": getattr(layer, "discretization", None),
@@ -150,3 +177,13 @@ def _check_options(layer: nn.Module, opts: Any) -> None:
                 f"The arrays were made with {name}='{opts[name]}', this layer has '{value}'. "
                 f"Build it with the same option, or the numbers mean something else."
             )
+
+
+def _parsed(opts: str) -> Mapping[str, Any]:
+    try:
+        found = ast.literal_eval(opts)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        found = None
+    if not isinstance(found, Mapping):
+        raise UsageError(f"'opts' is a mapping of options or its printed form, {{'disc': 'zoh'}}, got {opts!r}.")
+    return found

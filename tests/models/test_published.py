@@ -7,6 +7,7 @@ import pytest
 import torch
 from fractal_ssm import S4, S4D, S5, Fractal, UsageError, load_published
 
+NAMES = ("inv_dt", "A_real", "A_imag", "B", "C", "D")
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
@@ -110,3 +111,61 @@ def test_an_unsymmetric_s4_is_refused():
 def test_directions_must_match():
     with pytest.raises(UsageError, match="bidirectional=True"):
         load_published(S5(3, 16, blocks=2, discretization="bilinear"), case("s5.npz", "s5_bilinear_bidir"))
+
+
+def refused(says, **changes):
+    """The S4 case with these arrays changed is refused, and the layer is as before."""
+    layer = S4(2, 8)
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    with pytest.raises(UsageError, match=says):
+        load_published(layer, case("s4.npz", "s4_legs") | changes)
+    assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
+
+
+@pytest.mark.parametrize("C", [None, "x", [[1.0], [1.0, 2.0]], {}, torch.eye(2).to_sparse(), [True]])
+def test_what_is_no_array_of_numbers(C):
+    refused("'C' is not an? (dense )?array of numbers", C=C)
+
+
+@pytest.mark.parametrize("name", ["C", "A_real"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+def test_numbers_that_the_layer_cannot_hold(name, value):
+    array = np.array(case("s4.npz", "s4_legs")[name], dtype=np.float64)
+    array.flat[0] = value
+    refused(f"'{name}' holds numbers that are not finite in torch.float32", **{name: array})
+
+
+@pytest.mark.parametrize("length", [-3, 3.7, [3, 4], float("nan"), float("inf"), 3j])
+def test_a_length_that_is_none(length):
+    refused("'l_kernel' is a length, one whole number", l_kernel=length)
+
+
+@pytest.mark.parametrize("opts", ["{broken", "5", 5, "f()", "{'disc'}"])
+def test_options_that_are_no_mapping(opts):
+    refused("'opts' is a mapping", opts=opts)
+
+
+def test_arrays_that_are_no_mapping():
+    with pytest.raises(UsageError, match="takes a mapping from name to array, got list"):
+        load_published(S4(2, 8), [1.0])
+
+
+def test_complex_arrays_are_read_as_pairs():
+    arrays = case("s4.npz", "s4_legs")
+    joined = {name: arrays[name][..., 0] + 1j * arrays[name][..., 1] for name in "BCP"}
+    joined["C"] = torch.as_tensor(joined["C"].conj()).conj()
+    pairs, complexes = load_published(S4(2, 8), arrays), load_published(S4(2, 8), arrays | joined)
+    for name in "BCP":
+        assert torch.equal(pairs.state_dict()[name], complexes.state_dict()[name]), name
+    refused("'A_real' has shape", A_real=arrays["A_real"] + 0j)
+
+
+def test_tensors_that_learn_or_are_half():
+    arrays = {name: torch.as_tensor(value) for name, value in case("s4.npz", "s4d_lin_zoh").items() if name in NAMES}
+    learning = {name: value.clone().requires_grad_() for name, value in arrays.items()}
+    halves = {name: value.bfloat16() for name, value in arrays.items()}
+    for given in (learning, halves):
+        layer = load_published(S4D(3, 8), given)
+        for name, value in given.items():
+            parameter = dict(layer.named_parameters())[name]
+            assert torch.equal(parameter.detach(), value.detach().float().reshape(parameter.shape)), name
