@@ -9,6 +9,7 @@ is read and written at a time within the caches.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import zlib
 from collections.abc import Callable
@@ -28,6 +29,10 @@ from .vectors import conj_multiply_add, load, multiply_add, store, zeros_like
 
 # numba's fallback threading layer aborts the process when two Python threads enter it at once.
 _lock = threading.Lock()
+# Whether this process has started numba's threads, and whether it is the fork of one that had: the threads do not come
+# along, and starting them anew under GNU OpenMP ends the process. Such a fork has one thread.
+_threads_started = False
+_threads_lost = False
 
 # Steps of a tile of time.
 _TILE = 64
@@ -36,6 +41,15 @@ _TILE = 64
 _LANES = 16
 # Elements below which one thread does it: about 10 us of work.
 _SMALL = 16384
+
+
+def _after_fork() -> None:
+    global _threads_lost
+    _threads_lost = _threads_started
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Kernel:
@@ -49,7 +63,9 @@ class _Kernel:
         if threads == 1:
             self._serial(*arguments)
             return
+        global _threads_started
         with _lock:
+            _threads_started = True
             numba.set_num_threads(threads)
             self._parallel(*arguments)
 
@@ -131,8 +147,8 @@ def backward(
 
 
 def _threads(t: Tensor) -> int:
-    """As many as torch uses, or one where starting others would take longer than the work."""
-    if t.numel() < _SMALL:
+    """As many as torch uses; one where starting others would take longer than the work, or end the process."""
+    if _threads_lost or t.numel() < _SMALL:
         return 1
     return min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
 
