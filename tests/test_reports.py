@@ -77,4 +77,5 @@ def test_the_index_of_experiments_is_what_the_script_writes():
 def test_headers_and_results_agree():
     for name, _, text in experiment_table.rows():
         path = experiment_table.EXPERIMENTS / f"{name}.yaml"
-        assert experiment_table.header_field(path, "Measured") == text, f"run python -m scripts.experiment_table: {path}"
+        measured = experiment_table.header_field(path, "Measured")
+        assert measured == text, f"run python -m scripts.experiment_table: {path}"

@@ -164,9 +164,9 @@ class ProxyRecall(DrawnData):
 class ProxyAdding(DrawnData):
     """The adding problem as a question: is the sum of the two marked values positive?
 
-    The sequence is 16 plateaus of equal length, each with a value of its own, uniform in [-1, 1], in channel 0. Channel 1
-    is 1 on two of them, one in each half, and 0 elsewhere. With the model's pool=last the sum must be carried to the
-    end; with pool=mean it need not be, and a layer without memory can do it.
+    The sequence is 16 plateaus of equal length, each with a value of its own, uniform in [-1, 1], in channel 0.
+    Channel 1 is 1 on two of them, one in each half, and 0 elsewhere. With the model's pool=last the sum must be carried
+    to the end; with pool=mean it need not be, and a layer without memory can do it.
 
     Args:
         data_dir: not used; there are no files.

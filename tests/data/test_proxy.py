@@ -15,7 +15,8 @@ NAMES = ["proxy-recall", "proxy-adding"]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_samples_follow_from_the_seed(tmp_path, name):
-    data, same, other = (datasets.build({"name": name, "seed": seed, "length": 64}, data_dir=tmp_path) for seed in (0, 0, 1))
+    nodes = ({"name": name, "seed": seed, "length": 64} for seed in (0, 0, 1))
+    data, same, other = (datasets.build(node, data_dir=tmp_path) for node in nodes)
     data.prepare()
     for split in ("train", "val", "test"):
         np.testing.assert_array_equal(data.split(split)[5][0], same.split(split)[5][0])
