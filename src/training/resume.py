@@ -13,18 +13,29 @@ import torch
 from ..config import Config
 from ..errors import UsageError
 
-# What must be as it was for the continued run to be the same run, as paths into the configuration.
-_FIXED = (
-    "seed",
-    "model",
-    "dataset",
-    "optimizer",
-    "scheduler",
-    "training.batch_size",
-    "training.bucket_by_length",
-    "training.limit_train_batches",
-    "trainer.accumulate_grad_batches",
-    "trainer.precision",
+# What a continued run may have otherwise and still be the same run; every other key must be as it was.
+_FREE = (
+    # Where things lie, and where parts come from; the parts themselves are compared.
+    "imports",
+    "data_dir",
+    "runs_dir",
+    "resume",
+    # Where it runs; the number of processes is compared by itself.
+    "trainer.accelerator",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.strategy",
+    "training.num_workers",
+    # When it ends.
+    "training.max_epochs",
+    "training.max_steps",
+    "training.max_minutes",
+    "training.target_accuracy",
+    # What it says.
+    "trainer.log_every_n_steps",
+    "trainer.progress_bar",
+    "training.stuck_steps",
+    "training.train_eval_samples",
 )
 
 
@@ -49,14 +60,16 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 def check_same_run(checkpoint: Mapping[str, Any], config: Config, world: int) -> None:
     """Refuse to continue under other settings, which would silently be a different experiment.
 
+    Free are where it runs, on as many processes, when it ends and what it prints (`_FREE`).
+
     Raises:
         UsageError: lists what differs, as it was and as it is now.
     """
     then, now = checkpoint["run"]["config"], asdict(config)
     differences = [
         f"  {key}: {before!r} in the checkpoint, {after!r} now"
-        for path in _FIXED
-        for key, before, after in _differences(path, _at(then, path), _at(now, path))
+        for key, before, after in _differences("", then, now)
+        if key not in _FREE
     ]
     if checkpoint["run"]["world"] != world:
         differences.append(f"  processes: {checkpoint['run']['world']} in the checkpoint, {world} now")
@@ -68,16 +81,12 @@ def check_same_run(checkpoint: Mapping[str, Any], config: Config, world: int) ->
         )
 
 
-def _at(tree: Mapping[str, Any], path: str) -> Any:
-    for key in path.split("."):
-        tree = tree[key]
-    return tree
-
-
 def _differences(path: str, before: Any, after: Any) -> list[tuple[str, Any, Any]]:
+    """(key, before, after) of every leaf that differs; a key is its path, with dots."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        keys = sorted({*before, *after})
         return [
-            found for key in keys for found in _differences(f"{path}.{key}", before.get(key), after.get(key))
+            found
+            for key in sorted({*before, *after})
+            for found in _differences(f"{path}.{key}" if path else key, before.get(key), after.get(key))
         ]
     return [] if before == after else [(path, before, after)]

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,32 @@ def test_other_settings_are_refused(toy_config, straight):
         check_same_run(load_checkpoint(last), config, world=2)
     assert "seed: 0 in the checkpoint, 1 now" in str(caught.value)
     assert "processes: 1 in the checkpoint, 2 now" in str(caught.value)
+
+
+FREE = {
+    *("imports", "data_dir", "runs_dir", "resume"),
+    *(f"trainer.{key}" for key in ("accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps")),
+    *(f"training.{key}" for key in ("max_epochs", "max_steps", "max_minutes", "target_accuracy", "num_workers")),
+    *("trainer.progress_bar", "training.stuck_steps", "training.train_eval_samples"),
+}
+
+
+def test_every_setting_is_either_compared_or_free(toy_config):
+    config = toy_config(*OPTIONS)
+    settings = asdict(config)
+    parts = [key for key, value in settings.items() if isinstance(value, dict)]
+    keys = {f"{part}.{key}" for part in parts for key in settings[part]} | settings.keys() - {*parts}
+    assert keys > FREE and "trainer.gradient_clip_val" in keys
+    for key in keys:
+        was = asdict(config)
+        *part, name = key.split(".")
+        (was[part[0]] if part else was)[name] = "other"
+        checkpoint = {"run": {"config": was, "world": 1}}
+        if key in FREE:
+            check_same_run(checkpoint, config, world=1)
+            continue
+        with pytest.raises(UsageError, match=rf"  {key}(\.\w+)*: 'other' in the checkpoint, "):
+            check_same_run(checkpoint, config, world=1)
 
 
 def test_a_moved_folder_keeps_its_best(toy_config, straight, tmp_path):
