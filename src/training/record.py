@@ -52,11 +52,23 @@ class Record:
         self._path, self._active = folder / "record.json", active
         self.facts: dict[str, Any] = {}
 
+    def claim(self, **facts: Any) -> bool:
+        """Make the file with these facts, unless there is one; whether this process, and no other, has made it."""
+        if self._active:
+            try:
+                file = open(self._path, "x")
+            except FileExistsError:
+                return False
+            with file:
+                file.write(_json(facts))
+        self.facts.update(facts)
+        return True
+
     def update(self, **facts: Any) -> None:
         """Add or replace facts and write the file."""
         self.facts.update(facts)
         if self._active:
-            write_text(self._path, json.dumps(self.facts, indent=2, default=str) + "\n")
+            write_text(self._path, _json(self.facts))
 
 
 class Metrics:
@@ -175,6 +187,10 @@ def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
     temporary.replace(path)
+
+
+def _json(facts: dict[str, Any]) -> str:
+    return json.dumps(facts, indent=2, default=str) + "\n"
 
 
 def _version(package: str) -> str | None:

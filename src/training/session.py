@@ -52,31 +52,32 @@ class Session:
         Raises:
             UsageError: the folder holds another run, or there is nothing to resume.
         """
+        facts: dict[str, Any] = {
+            "status": "running",
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "layer": self.config.model["layer"]["name"],
+            "dataset": self.config.dataset["name"],
+            "seed": self.config.seed,
+            "choices": dict(choices),
+            "resumed_from": self.config.resume,
+            "earlier": [],
+            **environment(),
+        }
         if self.config.resume is not None:
             self._checkpoint = load_checkpoint(self.config.resume)
-        elif self._first and (self.run_dir / "record.json").exists():
+        if self._first:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+        if self._in_own_folder():
+            self._record.update(**facts | {"earlier": earlier_parts(self.run_dir)})
+        elif not self._record.claim(**facts):
             raise UsageError(
                 f"{self.run_dir} holds a run already. Choose another folder (hydra.run.dir=...), or go on with that "
                 f"run: resume={self._shown}/checkpoints/last.ckpt."
             )
-        if self._first:
-            self.run_dir.mkdir(parents=True, exist_ok=True)
-            if self._checkpoint is None:
-                write_text(self.run_dir / "config.yaml", config_yaml)
-            self._print(config_yaml)
-            self._print(f"Run folder: {self._shown}\n")
-        earlier = [] if self._checkpoint is None else earlier_parts(self.run_dir)
-        self._record.update(
-            status="running",
-            started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            layer=self.config.model["layer"]["name"],
-            dataset=self.config.dataset["name"],
-            seed=self.config.seed,
-            choices=dict(choices),
-            resumed_from=self.config.resume,
-            earlier=earlier,
-            **environment(),
-        )
+        if self._first and self._checkpoint is None:
+            write_text(self.run_dir / "config.yaml", config_yaml)
+        self._print(config_yaml)
+        self._print(f"Run folder: {self._shown}\n")
 
     @contextmanager
     def recording_failures(self) -> Iterator[None]:
@@ -202,6 +203,11 @@ class Session:
         self._print(result_table(self._record.facts))
         self._print(f"Run folder: {self._shown}")
         return self._record.facts
+
+    def _in_own_folder(self) -> bool:
+        """Whether this run goes on in the folder of the checkpoint, <folder>/checkpoints/last.ckpt."""
+        resume = self.config.resume
+        return resume is not None and Path(resume).absolute().parent.parent.resolve() == self.run_dir.resolve()
 
     def _continue(self, checkpoint: Mapping[str, Any], world: int, steps: int) -> None:
         check_same_run(checkpoint, self.config, world)

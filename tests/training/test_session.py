@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from rich.console import Console
 from fractal_ssm import UsageError
 from fractal_ssm.config import Config
 from fractal_ssm.train import build_model, run
+from fractal_ssm.training import session
 from fractal_ssm.training.callbacks import ChanceHint
 from fractal_ssm.training.module import Classifier
 from fractal_ssm.training.record import Metrics, Record, earlier_parts, git_commit
@@ -82,6 +84,47 @@ def test_saved_configuration_rebuilds_the_model(finished):
 def test_a_folder_is_not_used_twice(finished, toy_config):
     with pytest.raises(UsageError, match=r"holds a run already.*resume="):
         run(toy_config(), finished[0])
+
+
+def test_of_runs_that_begin_at_once_one_has_the_folder(toy_config, tmp_path, monkeypatch):
+    """All are past every look at the folder when the first of them writes into it."""
+    config, barrier = toy_config(), threading.Barrier(4)
+    monkeypatch.setattr(session, "environment", lambda: {"thread": (barrier.wait(60), threading.get_ident())[1]})
+    refused, owners = [], []
+
+    def begin(number: int) -> None:
+        one = session.Session(config, tmp_path / "run")
+        try:
+            one.begin(f"number: {number}", {})
+        except UsageError as error:
+            refused.append(str(error))
+        else:
+            owners.append((number, threading.get_ident()))
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 3 and all("holds a run already" in message for message in refused)
+    ((number, thread),) = owners
+    assert (tmp_path / "run" / "config.yaml").read_text() == f"number: {number}"
+    assert json.loads((tmp_path / "run" / "record.json").read_text())["thread"] == thread
+
+
+def test_other_processes_of_a_run_do_not_claim_its_folder(finished, toy_config, monkeypatch):
+    before = (finished[0] / "record.json").read_bytes()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    session.Session(toy_config(), finished[0]).begin("", {})
+    assert (finished[0] / "record.json").read_bytes() == before
+
+
+def test_a_resumed_run_does_not_take_the_folder_of_another(finished, toy_config, tmp_path):
+    (tmp_path / "record.json").write_text("{}")
+    config = toy_config(f"resume={finished[0]}/checkpoints/last.ckpt")
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(config, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
 
 
 def test_seeds(toy_config, tmp_path):
