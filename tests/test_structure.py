@@ -74,6 +74,16 @@ def test_files_stay_readable():
     assert not long, f"files over 400 lines: {long}"
 
 
+def test_lines_stay_within_120_columns():
+    long = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in python_files()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > 120
+    ]
+    assert not long, f"lines over 120 columns: {long}"
+
+
 def test_the_package_has_one_name():
     # `import src...` from the root works too, and makes a second, different copy of every class.
     guilty = []
