@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -151,9 +152,10 @@ def test_interrupt_and_resume(tmp_path):
     """Ctrl-C in mid-run: status 130, one message, a record that says so, and a checkpoint that goes on."""
     options = (*TOY, "hydra.run.dir=run", "training.max_epochs=100000", "scheduler.total_steps=1000")
     line, environment = command(*options)
-    process = subprocess.Popen(
-        line, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    # A shell's background job ignores Ctrl-C, and so would its children.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(line, cwd=tmp_path, env=environment, preexec_fn=heed, **pipes)
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
     deadline = time.monotonic() + 200
     while not last.exists() and process.poll() is None and time.monotonic() < deadline:
