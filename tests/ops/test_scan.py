@@ -237,37 +237,30 @@ def test_the_parallel_native_kernel(two_threads, mode, dtype, batch):
         assert max(errors(run(case, scan, backend="native"), oracle(case))) < 1e-4
 
 
-THREADS = """
-import time, torch
+KERNELS = """
+import torch
 from fractal_ssm.ops.scan import native
 b = torch.ones(4, 2000, 32, dtype=torch.complex64)
 a, out = torch.full((1, 1, 32), 0.5, dtype=torch.complex64), torch.empty_like(b)
-forward = lambda: native.forward(a, b, None, False, out)
-backward = lambda: native.backward(a, b, None, b, False, out, True)
-def others_share(kernel):
-    spent = {}
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        kernel()
-        process, main = time.process_time(), time.thread_time()
-        for _ in range(20):
-            kernel()
-        main = time.thread_time() - main
-        spent[threads] = main, time.process_time() - process - main
-    return spent[2][1] / spent[1][0]
-for kernel in (forward, backward):
-    print(max(others_share(kernel) for _ in range(3)))
+for threads in (1, 2):
+    torch.set_num_threads(threads)
+    native.forward(a, b, None, False, out)
+    native.backward(a, b, None, b, False, out, True)
+for kernel in (native._forward, native._backward):
+    for code in (kernel._serial, kernel._parallel):
+        print(sum(code.stats.cache_hits.values()), sum(code.stats.cache_misses.values()))
 """
 
 
-def test_two_threads_share_the_work_also_when_the_code_comes_from_the_cache(tmp_path):
-    """In the second process everything is loaded from disk, where the serial code must not pass for the parallel."""
+def test_the_cache_keeps_serial_and_parallel_code_apart(tmp_path):
+    """numba files code under the function's name: under one name, a second process would load one for the other."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_NUM_THREADS": "2"}
-    for _ in range(2):
+    for expected in ("0 1", "1 0"):
         done = subprocess.run(
-            [sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True, check=True
         )
-        # Processor time of the threads beside the main one over that of one thread alone: 1/2 when evenly shared, 0
-        # when nothing is. A busy machine disturbs the clocks: the best of three counts, which serial code never
-        # reaches.
-        assert all(float(line) > 0.2 for line in done.stdout.split()), done.stdout
+        assert done.stdout.splitlines() == [expected] * 4
+    code = {path.name: path.read_bytes() for path in tmp_path.rglob("*.nbc")}
+    assert sum("_parallel_" in name for name in code) == sum("_serial_" in name for name in code) == 2
+    # The entry of numba's scheduler, by which parallel code hands its work out.
+    assert all((b"numba_parallel_for" in content) == ("_parallel_" in name) for name, content in code.items())
