@@ -33,11 +33,11 @@ CURVE_COLUMNS = ("experiment", "seed", "started", "step", "loss", "accuracy")
 
 
 def curve_rows(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """Every validation of the finished runs below `folders`."""
+    """Every validation of the finished runs below `folders` that have the settings of their experiment."""
     rows = []
     for path in sorted(path for folder in folders for path in folder.rglob("record.json")):
         record = json.loads(path.read_text())
-        if record["status"] != "finished":
+        if record["status"] != "finished" or report.settings(record):
             continue
         run = {"experiment": record["choices"]["experiment"], "seed": str(record["seed"]), "started": record["started"]}
         for row in report.read(path.with_name("metrics.csv")):
@@ -73,21 +73,20 @@ def interval(learned: int, runs: int) -> tuple[float, float]:
 
 
 def lines(task: str, rows: Iterable[dict[str, Any]]) -> list[list[str]]:
-    """One line per layer that was run on a task, over its seeds."""
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    """One line per layer (and settings of its own) that was run on a task, over its seeds."""
+    groups: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         layer, row_task = parts(row["experiment"])
         if row_task == task:
-            groups[layer].append(row)
+            groups[LAYERS.index(layer), row.get("settings") or ""].append(row)
     found = []
-    for layer in sorted(groups, key=LAYERS.index):
-        runs = groups[layer]
+    for (index, settings), runs in sorted(groups.items()):
         tests = [float(run["test"]) for run in runs]
         learned = sum(test >= LEARNED[task] for test in tests)
         low, high = interval(learned, len(runs))
         found.append(
             [
-                layer,
+                f"{LAYERS[index]} {settings}".strip(),
                 f"{learned} of {len(runs)}",
                 f"{100 * low:.0f} to {100 * high:.0f} %",
                 *(f"{100 * value:.1f} %" for value in (statistics.mean(tests), min(tests), max(tests))),

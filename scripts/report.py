@@ -4,7 +4,8 @@
 
 Every `record.json` below the folders whose status is "finished" becomes a row of `docs/results/<name>.csv`; rows of
 earlier calls stay, and the same run is not counted twice. The table gives, per experiment and budget, the mean and the
-standard deviation over seeds, how many seeds left chance, and the majority class beside it. A run on a stand-in, or
+standard deviation over seeds, how many seeds left chance, and the majority class beside it. Runs with other settings
+than their experiment's (model.layer.measure=legs) have a line of their own, which names them. A run on a stand-in, or
 on other than the benchmark's data, is marked: its figure is no LRA result.
 """
 
@@ -20,6 +21,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fractal_ssm.training.record import seconds
+from fractal_ssm.training.resume import SAYS, WHERE
+
 from . import tables
 
 ROOT = Path(__file__).parent.parent
@@ -27,8 +31,11 @@ RESULTS = ROOT / "docs" / "results"
 COLUMNS = (
     *("experiment", "layer", "dataset", "budget", "source", "lra", "seed", "train", "val", "test", "majority"),
     *("n_test", "parameters", "steps", "fit_seconds", "fit_cpu_seconds", "samples_per_second", "peak_mib", "device"),
-    *("torch", "commit", "data_checksum", "split_fingerprint", "started"),
+    *("torch", "commit", "data_checksum", "split_fingerprint", "started", "settings"),
 )
+# What a line says elsewhere, and what no result depends on.
+_TOLD = ("experiment", "budget", "seed")
+_NEUTRAL = ("trainer", *WHERE, *SAYS)
 HEADER = (
     *("experiment", "budget", "data", "test accuracy", "majority class", "left chance", "parameters", "minutes"),
     *("samples/s", "peak MiB"),
@@ -38,6 +45,7 @@ HEADER = (
 def row_of(record: dict[str, Any]) -> dict[str, Any]:
     """One finished run as a row of the CSV."""
     metrics, data = record["metrics"], record["data"]
+    wall, cpu = seconds(record)
     return {
         "experiment": record["choices"].get("experiment") or f"{record['layer']}-{record['dataset']}",
         "layer": record["layer"],
@@ -51,8 +59,8 @@ def row_of(record: dict[str, Any]) -> dict[str, Any]:
         "n_test": metrics["test"]["samples"],
         "parameters": record["parameters"],
         "steps": record["steps"],
-        "fit_seconds": record["fit_seconds"],
-        "fit_cpu_seconds": record["fit_cpu_seconds"],
+        "fit_seconds": wall,
+        "fit_cpu_seconds": cpu,
         "samples_per_second": round(record["samples_per_second"], 3),
         "peak_mib": round(record["peak_memory_bytes"] / 2**20),
         "device": record["device"],
@@ -61,7 +69,21 @@ def row_of(record: dict[str, Any]) -> dict[str, Any]:
         "data_checksum": data["checksum"],
         "split_fingerprint": data["split_fingerprint"],
         "started": record["started"],
+        "settings": settings(record),
     }
+
+
+def settings(record: dict[str, Any]) -> str:
+    """What the command line set otherwise than the experiment, in the order of the keys, e.g. "model.d_model=32"."""
+    # Records of earlier versions do not tell.
+    overrides = record.get("overrides", [])
+    told = {override: override.lstrip("+~").partition("=")[0] for override in overrides}
+    return " ".join(sorted(override for override, key in told.items() if key not in (*_TOLD, *_NEUTRAL)))
+
+
+def label(row: dict[str, Any]) -> str:
+    """The experiment, with the settings that make it another one."""
+    return f"{row['experiment']} {row.get('settings') or ''}".strip()
 
 
 def left_chance(accuracy: float, majority: float, samples: int) -> bool:
@@ -70,10 +92,10 @@ def left_chance(accuracy: float, majority: float, samples: int) -> bool:
 
 
 def summary(rows: Iterable[dict[str, Any]]) -> list[list[str]]:
-    """One line per experiment, budget and source of data, over its seeds."""
+    """One line per experiment with its settings, budget and source of data, over its seeds."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        groups[row["experiment"], row["budget"], _data(row)].append(row)
+        groups[label(row), row["budget"], _data(row)].append(row)
     lines = []
     for (experiment, budget, data), runs in groups.items():
         accuracies = [float(run["test"]) for run in runs]

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,7 @@ def _job(cfg: DictConfig) -> float:
         config.data_dir = to_absolute_path(config.data_dir)
         choices = {key: value for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
         _treat_denormals_as_zero()
-        facts = run(config, Path(hydra_config.runtime.output_dir), choices)
+        facts = run(config, Path(hydra_config.runtime.output_dir), choices, hydra_config.overrides.task)
     except (UsageError, OmegaConfBaseException) as error:
         _remove_if_empty(Path(hydra_config.runtime.output_dir))
         _leave(f"Error: {explain(error)}", 2)
@@ -88,13 +88,16 @@ def _job(cfg: DictConfig) -> float:
     return facts["metrics"]["val"]["accuracy"]
 
 
-def run(config: Config, run_dir: Path, choices: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def run(
+    config: Config, run_dir: Path, choices: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
     """Train and test one configuration, and leave a run folder that says what was done.
 
     Args:
         config: from `fractal_ssm.config.compose`, or the command line.
         run_dir: the run folder: config.yaml, record.json, metrics.csv, curves.png, checkpoints/.
         choices: group -> option of the configuration, for the record.
+        overrides: what was set for this run beyond its files, as key=value, for the record.
     Returns:
         The facts of record.json.
     Raises:
@@ -110,7 +113,7 @@ def run(config: Config, run_dir: Path, choices: Mapping[str, Any] | None = None)
 
     check_devices(config)
     session = Session(config, run_dir)
-    session.begin(to_yaml(config), choices or {})
+    session.begin(to_yaml(config), choices or {}, overrides)
     with session.recording_failures(), warnings.catch_warnings():
         _quieten_lightning()
         data.prepare()

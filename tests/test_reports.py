@@ -9,7 +9,7 @@ import pytest
 from scripts import experiment_table, report, tables
 
 
-def record(seed: int, test: float, lra: bool = True, status: str = "finished") -> dict:
+def record(seed: int, test: float, lra: bool = True, status: str = "finished", overrides: tuple = ()) -> dict:
     scores = {split: {"accuracy": test, "majority": 0.5, "samples": 400} for split in ("train", "val", "test")}
     return {
         "status": status,
@@ -18,6 +18,7 @@ def record(seed: int, test: float, lra: bool = True, status: str = "finished") -
         "dataset": "pathfinder",
         "seed": seed,
         "choices": {"experiment": "lra/s5-pathfinder", "budget": "cpu"},
+        "overrides": ["experiment=lra/s5-pathfinder", "budget=cpu", f"seed={seed}", *overrides],
         "versions": {"torch": "2"},
         "commit": "abc",
         "data": {"source": "generated", "lra": lra, "checksum": "1", "split_fingerprint": "2"},
@@ -56,6 +57,26 @@ def test_a_run_counts_once_and_other_data_is_another_line(tmp_path, monkeypatch)
     report.gather("x", [tmp_path / "a"])
     rows = report.gather("x", [tmp_path / "a", tmp_path / "b"])
     assert [line[2] for line in report.summary(rows)] == ["generated", "generated, not the LRA set"]
+
+
+def test_other_settings_are_another_line_and_not_another_seed(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    changes = ("model.layer.clip_eigs=true", "+model.d_model=8")
+    runs = [record(0, 0.9), record(1, 0.8, overrides=("trainer=cpu", "data_dir=/elsewhere", "trainer.devices=2"))]
+    write(tmp_path / "runs", [*runs, record(2, 0.5, overrides=changes), record(3, 0.6, overrides=changes[::-1])])
+    # Read again from the file, as text.
+    for folders in ([tmp_path / "runs"], []):
+        lines = report.summary(report.gather("x", folders))
+        assert [line[0] for line in lines] == ["lra/s5-pathfinder", f"lra/s5-pathfinder {' '.join(changes[::-1])}"]
+        assert [line[3] for line in lines] == ["85.00 ± 7.07 %", "55.00 ± 7.07 %"]
+    monkeypatch.setattr(experiment_table, "RESULTS", tmp_path / "results")
+    assert experiment_table.measured()["lra/s5-pathfinder"] == ["85.00 ± 7.07 % at budget=cpu"]
+
+
+def test_a_resumed_run_took_as_long_as_its_parts():
+    part = {"status": "interrupted", "fit_seconds": 30.5, "fit_cpu_seconds": 20.25}
+    row = report.row_of(record(0, 0.9) | {"earlier": [part, {"status": "running"}]})
+    assert (row["fit_seconds"], row["fit_cpu_seconds"]) == (90.5, 70.25)
 
 
 def test_tables_stand_between_their_marks(tmp_path):

@@ -84,9 +84,11 @@ def test_smoke_run_of_the_main_experiment(tmp_path):
         "metrics.csv",
         "curves.png",
         "checkpoints",
+        ".lock",
     }
     facts = record(folder)
     assert facts["status"] == "finished" and facts["choices"]["budget"] == "smoke"
+    assert facts["overrides"] == ["experiment=lra/fractal-listops", "budget=smoke", "trainer.progress_bar=false"]
     assert (tmp_path / "data").is_dir()
     for words in ("majority class", "Parameter groups", "training samples/s", "peak memory", "Run folder: runs/lra"):
         assert words in done.stdout

@@ -9,6 +9,7 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ _COLUMNS = {
     "accuracy": float,
     "lr": float,
 }
+_SECONDS = ("fit_seconds", "fit_cpu_seconds")
 # What the rows of each split look like in curves.png.
 _CURVES = {"step": {"alpha": 0.35, "lw": 0.8}, "train": {"marker": "."}, "val": {"marker": "o"}}
 
@@ -128,8 +130,15 @@ def earlier_parts(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     before = json.loads(path.read_text())
-    kept = ("status", "started", "command", "commit", "versions", "device", "fit_seconds", "steps", "error")
+    kept = ("status", "started", "command", "commit", "versions", "device", *_SECONDS, "steps", "error")
     return [*before.get("earlier", []), {key: before[key] for key in kept if key in before}]
+
+
+def seconds(facts: Mapping[str, Any]) -> tuple[float, float]:
+    """(wall-clock, processor) seconds of the fit, over all parts of a resumed run that lived to write theirs."""
+    parts = [*facts.get("earlier", []), facts]
+    wall, cpu = (round(sum(part.get(key, 0.0) for part in parts), 3) for key in _SECONDS)
+    return wall, cpu
 
 
 def environment() -> dict[str, Any]:

@@ -13,30 +13,21 @@ import torch
 from ..config import Config
 from ..errors import UsageError
 
-# What a continued run may have otherwise and still be the same run; every other key must be as it was.
-_FREE = (
-    # Where things lie, and where parts come from; the parts themselves are compared.
-    "imports",
-    "data_dir",
-    "runs_dir",
-    "resume",
-    # Where it runs; the number of processes is compared by itself.
-    "trainer.accelerator",
-    "trainer.devices",
-    "trainer.num_nodes",
-    "trainer.strategy",
-    "training.num_workers",
-    # When it ends.
-    "training.max_epochs",
-    "training.max_steps",
-    "training.max_minutes",
-    "training.target_accuracy",
-    # What it says.
-    "trainer.log_every_n_steps",
-    "trainer.progress_bar",
-    "training.stuck_steps",
-    "training.train_eval_samples",
+# Where things lie, where parts come from (the parts themselves are compared) and where it runs (the number of processes
+# is compared by itself).
+WHERE = (
+    *("imports", "data_dir", "runs_dir", "resume"),
+    *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy", "training.num_workers"),
 )
+# When it ends.
+_WHEN = ("training.max_epochs", "training.max_steps", "training.max_minutes", "training.target_accuracy")
+# What it says.
+SAYS = (
+    *("trainer.log_every_n_steps", "trainer.progress_bar"),
+    *("training.stuck_steps", "training.train_eval_samples"),
+)
+# What a continued run may have otherwise and still be the same run; every other key must be as it was.
+_FREE = (*WHERE, *_WHEN, *SAYS)
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -57,10 +48,11 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     return checkpoint
 
 
-def check_same_run(checkpoint: Mapping[str, Any], config: Config, world: int) -> None:
+def check_same_run(checkpoint: Mapping[str, Any], config: Config, world: int | None = None) -> None:
     """Refuse to continue under other settings, which would silently be a different experiment.
 
-    Free are where it runs, on as many processes, when it ends and what it prints (`_FREE`).
+    Free are where it runs, on as many processes, when it ends and what it prints (`_FREE`). Without `world`, the number
+    of processes, that number is not compared: it is known only once there is a trainer.
 
     Raises:
         UsageError: lists what differs, as it was and as it is now.
@@ -71,7 +63,7 @@ def check_same_run(checkpoint: Mapping[str, Any], config: Config, world: int) ->
         for key, before, after in _differences("", then, now)
         if key not in _FREE
     ]
-    if checkpoint["run"]["world"] != world:
+    if world is not None and checkpoint["run"]["world"] != world:
         differences.append(f"  processes: {checkpoint['run']['world']} in the checkpoint, {world} now")
     if differences:
         raise UsageError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +21,7 @@ from ..errors import UsageError
 from .allocator import keep_freed_memory
 from .callbacks import ChanceHint, Checkpoint, Curves, ProgressBar, StepLimit, TargetReached, TimeLimit
 from .data import Loaders
+from .lock import lock_folder, unlock_folder
 from .module import Classifier
 from .record import Metrics, Record, device_name, earlier_parts, environment, peak_memory, write_text
 from .resume import check_same_run, load_checkpoint
@@ -45,12 +46,18 @@ class Session:
         self._console = Console(soft_wrap=True) if self._first else None
         self._record = Record(self.run_dir, self._first)
         self._checkpoint: dict[str, Any] | None = None
+        self._lock: int | None = None
+        # Whether the record is that of this run, and no longer that of one to be resumed.
+        self._recording = False
 
-    def begin(self, config_yaml: str, choices: Mapping[str, Any]) -> None:
-        """Make the run folder, save and print the configuration.
+    def begin(self, config_yaml: str, choices: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
+        """Make the run folder, lock it, save and print the configuration.
+
+        The record of a run that is resumed stays as it is until `build` has found that it is the same run.
 
         Raises:
-            UsageError: the folder holds another run, or there is nothing to resume.
+            UsageError: the folder holds another run, or one that still runs; there is nothing to resume, or it had
+                other settings.
         """
         facts: dict[str, Any] = {
             "status": "running",
@@ -59,21 +66,29 @@ class Session:
             "dataset": self.config.dataset["name"],
             "seed": self.config.seed,
             "choices": dict(choices),
+            "overrides": list(overrides),
             "resumed_from": self.config.resume,
             "earlier": [],
             **environment(),
         }
         if self.config.resume is not None:
             self._checkpoint = load_checkpoint(self.config.resume)
+            check_same_run(self._checkpoint, self.config)
         if self._first:
             self.run_dir.mkdir(parents=True, exist_ok=True)
-        if self._in_own_folder():
-            self._record.update(**facts | {"earlier": earlier_parts(self.run_dir)})
-        elif not self._record.claim(**facts):
+        own = self._in_own_folder()
+        if not own and not self._record.claim(**facts):
             raise UsageError(
                 f"{self.run_dir} holds a run already. Choose another folder (hydra.run.dir=...), or go on with that "
                 f"run: resume={self._shown}/checkpoints/last.ckpt."
             )
+        if self._first:
+            self._lock = lock_folder(self.run_dir)
+        if own:
+            # Again: until it is locked, another process may have gone on.
+            self._checkpoint = load_checkpoint(self.config.resume)
+            self._record.facts.update(facts, earlier=earlier_parts(self.run_dir))
+        self._recording = not own
         if self._first and self._checkpoint is None:
             write_text(self.run_dir / "config.yaml", config_yaml)
         self._print(config_yaml)
@@ -81,7 +96,7 @@ class Session:
 
     @contextmanager
     def recording_failures(self) -> Iterator[None]:
-        """Inside, an interruption or an error is written into the record before it goes on.
+        """Inside, an interruption or an error is written into the record before it goes on; then the folder is free.
 
         Raises:
             KeyboardInterrupt: after Ctrl-C, with what to do next as its message.
@@ -89,7 +104,7 @@ class Session:
         try:
             yield
         except KeyboardInterrupt:
-            self._record.update(status="interrupted")
+            self._note(status="interrupted")
             last = self._shown / "checkpoints" / "last.ckpt"
             raise KeyboardInterrupt(
                 f"Interrupted. The same command with resume={last} goes on from the last validation."
@@ -97,8 +112,10 @@ class Session:
                 else "Interrupted before the first checkpoint."
             ) from None
         except BaseException as error:
-            self._record.update(status="failed", error=f"{type(error).__name__}: {error}")
+            self._note(status="failed", error=f"{type(error).__name__}: {error}")
             raise
+        finally:
+            unlock_folder(self._lock)
 
     def build(self, make_model: Callable[[], nn.Module], data: Any, facts: dict[str, Any]) -> None:
         """Model, groups, loaders and trainer for prepared data."""
@@ -142,6 +159,7 @@ class Session:
         )
         if self._checkpoint is not None:
             self._continue(self._checkpoint, world, steps)
+        self._recording = True
         groups = self._module.group_facts()
         self._print(group_table(groups))
         self._record.update(
@@ -171,12 +189,14 @@ class Session:
             raise
         finally:
             self._metrics.plot(self.run_dir / "curves.png", f"{self.run_dir.parent.name}/{self.run_dir.name}")
+            self._record.update(
+                fit_seconds=round(time.monotonic() - started, 3),
+                # Of this process, all its threads: what a busy or suspended machine does not lengthen.
+                fit_cpu_seconds=round(time.process_time() - cpu_started, 3),
+            )
         self._record.update(
             steps=self._trainer.global_step,
             epochs=self._trainer.current_epoch,
-            fit_seconds=round(time.monotonic() - started, 3),
-            # Of this process, all its threads: what a busy or suspended machine does not lengthen.
-            fit_cpu_seconds=round(time.process_time() - cpu_started, 3),
             samples_per_second=self._curves.train_samples / max(self._curves.train_seconds, 1e-9),
         )
 
@@ -203,6 +223,11 @@ class Session:
         self._print(result_table(self._record.facts))
         self._print(f"Run folder: {self._shown}")
         return self._record.facts
+
+    def _note(self, **facts: Any) -> None:
+        """How the run ended, into a record that is its own."""
+        if self._recording:
+            self._record.update(**facts)
 
     def _in_own_folder(self) -> bool:
         """Whether this run goes on in the folder of the checkpoint, <folder>/checkpoints/last.ckpt."""

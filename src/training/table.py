@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
+from .record import seconds
+
 
 def group_table(groups: list[Mapping[str, Any]]) -> Table:
     """Learning rate and weight decay of each parameter group."""
@@ -40,7 +42,7 @@ def result_table(facts: Mapping[str, Any]) -> Table:
             f"{result['samples']:,}",
         )
     table.caption = (
-        f"{facts['parameters']:,} parameters, {facts['steps']:,} steps in {_duration(facts['fit_seconds'])}, "
+        f"{facts['parameters']:,} parameters, {facts['steps']:,} steps in {_duration(seconds(facts)[0])}, "
         f"{facts['samples_per_second']:.1f} training samples/s, "
         f"peak memory {facts['peak_memory_bytes'] / 2**20:,.0f} MiB, "
         f"{facts['device']}"
@@ -56,7 +58,7 @@ def _standing(data: Mapping[str, Any]) -> str:
     return f"{source}, the LRA set" if data.get("lra", False) else f"{source}: not the LRA set"
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+def _duration(length: float) -> str:
+    minutes, rest = divmod(round(length), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

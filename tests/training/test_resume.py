@@ -17,6 +17,7 @@ from fractal_ssm import UsageError
 from fractal_ssm.config import Config
 from fractal_ssm.train import load_model, run
 from fractal_ssm.training.module import Classifier
+from fractal_ssm.training.record import seconds
 from fractal_ssm.training.resume import check_same_run, load_checkpoint
 
 OPTIONS = ("model.dropout=0.2", "training.max_epochs=4", "scheduler.warmup_steps=5")
@@ -101,6 +102,30 @@ def test_other_settings_are_refused(toy_config, straight):
         check_same_run(load_checkpoint(last), config, world=2)
     assert "seed: 0 in the checkpoint, 1 now" in str(caught.value)
     assert "processes: 1 in the checkpoint, 2 now" in str(caught.value)
+
+
+@pytest.mark.parametrize("mistake", ["settings", "processes", "data"])
+def test_a_refused_resume_leaves_the_run_as_it_was(toy_config, straight, tmp_path, monkeypatch, mistake):
+    shutil.copytree(straight[0], tmp_path / "run")
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    drawn = []
+    monkeypatch.setattr("toy_parts.ToyCounts.prepare", lambda self: drawn.append(self) if mistake != "data" else 1 / 0)
+    if mistake == "processes":
+        torch.save(load_checkpoint(last) | {"run": load_checkpoint(last)["run"] | {"world": 2}}, last)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
+    config = toy_config(*OPTIONS, f"resume={last}", *(["seed=1"] if mistake == "settings" else []))
+    with pytest.raises(ZeroDivisionError if mistake == "data" else UsageError):
+        run(config, tmp_path / "run")
+    # A mistake in the settings is told before data are made.
+    assert bool(drawn) is (mistake == "processes")
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.name in {p.name for p in before}}
+
+
+def test_the_time_of_a_run_is_that_of_its_parts(toy_config, tmp_path, monkeypatch, keep_signals):
+    facts, _ = cut_and_resume(toy_config(*OPTIONS), tmp_path, monkeypatch, 19, stop=False)
+    (part,) = facts["earlier"]
+    assert part["status"] == "interrupted" and part["fit_seconds"] > 0 and part["fit_cpu_seconds"] > 0
+    assert seconds(facts)[0] == pytest.approx(part["fit_seconds"] + facts["fit_seconds"], abs=2e-3)
 
 
 FREE = {
