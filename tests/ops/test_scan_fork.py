@@ -12,7 +12,7 @@ import pytest
 SCRIPT = """
 import multiprocessing, os, torch
 from fractal_ssm import scan
-from fractal_ssm.ops.scan import native
+from fractal_ssm.ops.kernel import threads_for
 
 torch.set_num_threads(2)
 generator = torch.Generator().manual_seed(0)
@@ -25,9 +25,9 @@ def states_and_gradients():
     return x.detach().numpy(), gate.grad.numpy()
 
 def child(pipe):
-    pipe.send((native._threads(b), *states_and_gradients()))
+    pipe.send((threads_for(b), *states_and_gradients()))
 
-assert native._threads(b) == 2
+assert threads_for(b) == 2
 expected = states_and_gradients()
 context = multiprocessing.get_context("fork")
 ours, theirs = context.Pipe()
@@ -39,7 +39,7 @@ process.join()
 assert process.exitcode == 0 and threads == 1, (process.exitcode, threads)
 for one, other in zip(expected, found):
     torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other), rtol=1e-5, atol=1e-5)
-assert native._threads(b) == 2
+assert threads_for(b) == 2
 print("the same")
 """
 

@@ -8,94 +8,20 @@ is read and written at a time within the caches.
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
-import zlib
-from collections.abc import Callable
-from pathlib import Path
-from types import FunctionType
-from typing import Any
-
-import numba
 import numpy as np
 import torch
 from numba import prange
 from numba.extending import overload
 from torch import Tensor
 
-from . import vectors
+from ..kernel import Kernel, threads_for
 from .vectors import conj_multiply_add, load, multiply_add, store, zeros_like
-
-# numba's fallback threading layer aborts the process when two Python threads enter it at once.
-_lock = threading.Lock()
-# Whether this process has started numba's threads, and whether it is the fork of one that had: the threads do not come
-# along, and starting them anew under GNU OpenMP ends the process. Such a fork has one thread.
-_threads_started = False
-_threads_lost = False
 
 # Steps of a tile of time.
 _TILE = 64
 # Modes in a vector: 16 complex64 are two cache lines, and as much as the registers hold. What is left of the modes goes
 # in fours, then one by one.
 _LANES = 16
-# Elements below which one thread does it: about 10 us of work.
-_SMALL = 16384
-
-
-def _after_fork() -> None:
-    global _threads_lost
-    _threads_lost = _threads_started
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-class _Kernel:
-    """A function compiled twice at first use: serially, and in parallel over its `prange`."""
-
-    def __init__(self, function: Callable[..., Any]):
-        self._serial = _compile(function, parallel=False)
-        self._parallel = _compile(function, parallel=True)
-
-    def __call__(self, threads: int, *arguments: Any) -> None:
-        if threads == 1:
-            self._serial(*arguments)
-            return
-        global _threads_started
-        with _lock:
-            _threads_started = True
-            numba.set_num_threads(threads)
-            self._parallel(*arguments)
-
-
-def _compile(function: Callable[..., Any], parallel: bool) -> Callable[..., Any]:
-    """"contract" allows fused multiply-add and leaves inf and nan as they are."""
-    options = {"parallel": parallel, "nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
-    # numba files its cache under the function's name and the age of its file, and knows neither its options nor the
-    # file of the vectors: one name would load serial code in place of parallel, or old in place of new.
-    twin = FunctionType(function.__code__, function.__globals__)
-    version = zlib.crc32(Path(vectors.__file__).read_bytes())
-    twin.__qualname__ = f"{function.__qualname__}_{'parallel' if parallel else 'serial'}_{version:08x}"
-    try:
-        return numba.njit(cache=True, **options)(twin)
-    except RuntimeError as error:
-        # numba found no folder it may write to; it then compiles in every process.
-        logging.getLogger("fractal_ssm.scan").warning("numba cannot cache its compiled code: %s", error)
-        return numba.njit(**options)(twin)
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc keep up to 64 MB of freed memory, as it does once a program has freed a block of 32 MB.
-
-    By default every freed tensor above 128 kB goes back to the system, and filling a new one costs four times as much
-    as filling an old one. The block is never touched.
-    """
-    np.empty((32 << 20) - (64 << 10), dtype=np.uint8)
-
-
-_keep_freed_memory()
 
 
 def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor, column: int = 0) -> None:
@@ -105,7 +31,7 @@ def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor,
     """
     batch, _, modes = b.shape
     states = b.new_zeros(batch, 1, modes) if x0 is None else x0[:, None].clone()
-    threads = _threads(b)
+    threads = threads_for(b)
     _forward(threads, _np(a), _np(b), _np(states), reverse, _np(out), column, _block(batch, modes, threads), _TILE)
 
 
@@ -125,7 +51,7 @@ def backward(
     """
     (batch, length, _), modes = x.shape, a.shape[2]
     constant, shared = a.shape[1] == 1, a.shape[0] == 1 and a.shape[1] > 1
-    threads = _threads(x)
+    threads = threads_for(x)
     # A task walks a group of samples tile by tile, so that it alone adds to the gate gradients they share.
     groups = min(batch, 1 if modes >= _LANES * threads else threads) if shared else batch
     double = torch.complex128 if x.is_complex() else torch.float64
@@ -146,13 +72,6 @@ def backward(
     return da.to(x.dtype).reshape(a.shape), dx0
 
 
-def _threads(t: Tensor) -> int:
-    """As many as torch uses; one where starting others would take longer than the work, or end the process."""
-    if _threads_lost or t.numel() < _SMALL:
-        return 1
-    return min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
-
-
 def _np(t: Tensor) -> np.ndarray:
     return t.detach().numpy()
 
@@ -165,7 +84,7 @@ def _block(rows: int, modes: int, threads: int) -> int:
     return max(1, -(-modes // blocks))
 
 
-@_Kernel
+@Kernel
 def _forward(a, b, states, reverse, out, column, block, tile):
     """states (B, 1, P): x0 at first, then where the walk is."""
     batch, length, modes = b.shape
@@ -208,7 +127,7 @@ def _(lanes, a, b, states, out, column, i, ia, low, high, start, stop, reverse):
     return tile
 
 
-@_Kernel
+@Kernel
 def _backward(a, x, x0, g, reverse, out, states, wide, totals, rows, column, groups, block, tile):
     """states (B, 1, P): zeros; wide (groups or 0, P): zeros, gradient of a constant gate in double precision, totals
     (B, 1, P) that of a tile; rows (groups or 0, L, P): the gradient of a gate that varies; x0 (B, 1, P)."""

@@ -81,6 +81,43 @@ def conj_multiply_add(_, a, x, b):
     return a(a, x, b), _product(a, conjugate=True)
 
 
+@intrinsic
+def splat(_, number, like):
+    """The real `number` in every lane of a vector of the type of `like`, a real one."""
+
+    def generate(context, builder, signature, arguments):
+        scalar = context.cast(builder, arguments[0], signature.args[0], like.real)
+        undefined = ir.Constant(like.llvm(), ir.Undefined)
+        first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+        return _shuffled(builder, first, [0] * like.lanes)
+
+    return like(number, like), generate
+
+
+@intrinsic
+def add(_, x, y):
+    """x + y."""
+    return x(x, y), lambda context, builder, signature, pair: builder.fadd(*pair, flags=_FLAGS)
+
+
+@intrinsic
+def subtract(_, x, y):
+    """x - y."""
+    return x(x, y), lambda context, builder, signature, pair: builder.fsub(*pair, flags=_FLAGS)
+
+
+@intrinsic
+def multiply(_, x, y):
+    """x y, of real vectors."""
+    return x(x, y), lambda context, builder, signature, pair: builder.fmul(*pair, flags=_FLAGS)
+
+
+@intrinsic
+def divide(_, x, y):
+    """x / y, of real vectors."""
+    return x(x, y), lambda context, builder, signature, pair: builder.fdiv(*pair, flags=_FLAGS)
+
+
 def _product(vector: Vector, conjugate: bool) -> Any:
     """Code of a x + b. Complex: (re a) x + (-/+ im a) (im x, re x) + b, as two multiply-adds of interleaved vectors."""
 
