@@ -142,6 +142,8 @@ def gather(name: str, folders: Iterable[Path]) -> list[dict[str, Any]]:
     """Add the finished runs below `folders` to `docs/results/<name>.csv`; all its rows, sorted."""
     target = RESULTS / f"{name}.csv"
     rows = read(target) if target.exists() else []
+    if rows and not {"experiment", "started"} <= rows[0].keys():
+        raise SystemExit(f"{target} is a table of another script. Choose another name.")
     seen = {(row["experiment"], row["started"], str(row["seed"])) for row in rows}
     for folder in folders:
         for path in sorted(folder.rglob("record.json")):

@@ -167,7 +167,14 @@ def _missing_option(error: MissingConfigException) -> str:
     return (
         f"Unknown {group} '{option}'. Known: {', '.join(sorted(known))}.{did_you_mean(option, known)} "
         f"Files of your own are found with --config-dir FOLDER, as FOLDER/{group}/{option}.yaml."
+        f"{_registered(group, option)}"
     )
+
+
+def _registered(group: str, option: str) -> str:
+    """What is registered by a module of the user's needs no file."""
+    key = {"dataset": "dataset.name", "model": "model.layer.name"}.get(group)
+    return f" What a module of imports=[...] registers needs none: {key}={option}." if key else ""
 
 
 def packaged_options(group: str) -> list[str]:

@@ -81,6 +81,8 @@ def complaint(*overrides: str, config_dir: Path | None = None) -> str:
         ("budget=", "'budget' is chosen by name, budget=NAME, got nothing. Known: cpu, full, smoke."),
         ("dataset=[cifar]", "'dataset' is chosen by name, dataset=NAME. Known: aan, cifar,"),
         ("~model", "'model' is chosen by name, model=NAME. Known: dss,"),
+        ("dataset=signs", "What a module of imports=[...] registers needs none: dataset.name=signs."),
+        ("model=ema", "What a module of imports=[...] registers needs none: model.layer.name=ema."),
     ],
 )
 def test_mistakes_on_the_command_line(override, words):

@@ -35,7 +35,7 @@ def train_commands() -> list[str]:
             for line in block.replace("\\\n", " ").splitlines():
                 match = re.match(r"\s*\$?\s*python -m train (.*?)(?:\s+#.*)?$", line)
                 # A line that names a package of the reader's own is run by the plug-in tests instead.
-                if match and "my_pkg" not in line and not re.search(r"[<{…]|--help", match[1]):
+                if match and not re.search("my_pkg|my_configs", line) and not re.search(r"[<{…]|--help", match[1]):
                     found.add(match[1].strip())
     return sorted(found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -122,6 +123,19 @@ def test_imports_from_the_command_line(package, tmp_path):
     assert record["dataset"] == "more-ones" and record["status"] == "finished"
 
 
+def test_the_files_of_the_readme_for_a_layer_of_ones_own(package, tmp_path):
+    text = (ROOT / "README.md").read_text().replace("my_pkg.ema", "outside.layers").replace("name: ema", NAME)
+    for name, content in re.findall(r"^```yaml\n# (my_configs/\S+)\n(.*?)^```", text, flags=re.M | re.S):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (command,) = re.findall(r"^python (-m train --config-dir my_configs .*)$", text, flags=re.M)
+    done = python(*command.split(), "hydra.run.dir=run", path=package, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert record["layer"] == "running-mean" and record["choices"]["recipe"] == "s5-listops"
+
+
+NAME = "name: running-mean"
 IN_PROCESS = """
 import fractal_ssm
 from fractal_ssm.registry import layers, alphas, measures, datasets

@@ -73,6 +73,14 @@ def test_other_settings_are_another_line_and_not_another_seed(tmp_path, monkeypa
     assert experiment_table.measured()["lra/s5-pathfinder"] == ["85.00 ± 7.07 % at budget=cpu"]
 
 
+def test_the_table_of_another_script_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    (tmp_path / "x.csv").write_text("layer,steps\ns5,10\n")
+    with pytest.raises(SystemExit, match="x.csv is a table of another script"):
+        report.gather("x", [])
+    assert (tmp_path / "x.csv").read_text() == "layer,steps\ns5,10\n"
+
+
 def test_a_resumed_run_took_as_long_as_its_parts():
     part = {"status": "interrupted", "fit_seconds": 30.5, "fit_cpu_seconds": 20.25}
     row = report.row_of(record(0, 0.9) | {"earlier": [part, {"status": "running"}]})
