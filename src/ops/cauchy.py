@@ -26,6 +26,7 @@ from torch import Tensor
 from ..errors import UsageError
 from . import sum_backends
 from .keops import lazy_tensor
+from .sum_backends import numba_installed
 from .transforms import refuse_transforms
 
 __all__ = ["dplr_response"]
@@ -49,8 +50,9 @@ def dplr_response(
         C: (directions, H, P) complex.
         dt: (H,) real, > 0.
         length: number of points on the circle, >= 1, odd or even.
-        backend: "torch" (blocks that fit the cache), "triton" (CUDA and ROCm), "keops" (compiled, no blocks), or
-            "auto": "triton" where it can run on a device, else "torch".
+        backend: "torch" (blocks that fit the cache), "native" (CPU and rank 1; compiled by numba at the first call and
+            cached), "triton" (CUDA and ROCm), "keops" (compiled, no blocks), or "auto": "native" or "triton" where it
+            can run, else "torch".
     Returns:
         (directions, H, length // 2 + 1) complex, at omega_k = exp(-2 pi i k / length); `irfft` inverts it. Once
         differentiable.
@@ -58,7 +60,7 @@ def dplr_response(
         UsageError: unknown backend, one that cannot run here, or length < 1.
     Source: arXiv 2111.00396, appendix C.3, with the pole at omega = -1 cleared.
     """
-    backend = sum_backends.choose("the Cauchy kernel", backend, dt.device)
+    backend = _choose(backend, dt.device, len(P))
     refuse_transforms("The Cauchy kernel")
     if length < 1:
         raise UsageError(f"A kernel needs a length >= 1, got {length}.")
@@ -66,9 +68,14 @@ def dplr_response(
     right = torch.cat((B[None], P))
     products = (left[:, None] * right[None]).flatten(0, 1).transpose(0, 1)  # (H, rows, P)
     half = torch.arange(length // 2 + 1, dtype=torch.float64, device=dt.device) * (math.pi / length)
-    cosine, sine = torch.cos(half).to(dt.dtype), torch.sin(half).to(dt.dtype)
     pole = Lambda * dt[:, None]
+    if backend == "native":
+        shape, step = (len(dt), len(left), len(right), -1), dt[:, None, None, None]
+        over_pole = (products * pole[:, None].conj()).real.view(shape)
+        weights = -2 * step * over_pole, 4 * step * products.real.view(shape)
+        return _NativeResponse.apply(*weights, pole.abs().square(), pole.real, half)
     weights = torch.cat((products.real, (products * pole[:, None].conj()).real), dim=1)
+    cosine, sine = torch.cos(half).to(dt.dtype), torch.sin(half).to(dt.dtype)
     poles = (weights, pole.abs().square(), pole.real, cosine, sine)
     sums = _keops_sums(*poles) if backend == "keops" else _PoleSums.apply(*poles, backend)
     over_real, over_product = sums.chunk(2, dim=1)
@@ -81,6 +88,23 @@ def dplr_response(
     return torch.polar(torch.ones_like(half), half).to(response.dtype) * response
 
 
+def _choose(backend: str, device: torch.device, rank: int) -> str:
+    if backend == "auto" and device.type == "cpu" and rank == 1 and numba_installed():
+        return "native"
+    if backend != "native":
+        return sum_backends.choose("the Cauchy kernel", backend, device)
+    if device.type != "cpu" or rank != 1:
+        raise UsageError(
+            f"backend='native' of the Cauchy kernel is for a low-rank part of rank 1 on a CPU, and this one has rank "
+            f"{rank} and is on {device.type}: use backend='torch'."
+        )
+    if not numba_installed():
+        raise UsageError(
+            "backend='native' of the Cauchy kernel needs numba: pip install numba, or use backend='torch'."
+        )
+    return backend
+
+
 def _feedback(rho_CP: Tensor, scaled_QP: Tensor, rho_QB: Tensor) -> Tensor:
     """rho_CP (1 + scaled_QP)^-1 rho_QB over the rank: (directions, r, H, K), (r, r, H, K), (r, H, K)."""
     if len(rho_QB) == 1:
@@ -89,6 +113,20 @@ def _feedback(rho_CP: Tensor, scaled_QP: Tensor, rho_QB: Tensor) -> Tensor:
     matrix = scaled_QP.permute(2, 3, 0, 1) + identity
     solved = torch.linalg.solve(matrix, rho_QB.permute(1, 2, 0)[..., None])[..., 0]
     return (rho_CP * solved.permute(2, 0, 1)).sum(1)
+
+
+class _NativeResponse(torch.autograd.Function):
+    """The whole response, as `native_poles` describes it."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, p: Tensor, m: Tensor, a: Tensor, half: Tensor) -> Tensor:
+        ctx.save_for_backward(q, p, m, a, half)
+        return _native().response(q, p, m, a, half)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        _refuse_second()
+        return *_native().gradients(grad, *ctx.saved_tensors), None
 
 
 class _PoleSums(torch.autograd.Function):
@@ -113,12 +151,7 @@ class _PoleSums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        if torch.is_grad_enabled():
-            # once_differentiable would miss this where the incoming gradient is a constant.
-            raise UsageError(
-                "The Cauchy kernel has first derivatives only: take them without create_graph=True, or use "
-                "S4(backend='powers'), which has all."
-            )
+        _refuse_second()
         weights, m, a, c, s = ctx.saved_tensors
         if ctx.backend == "triton":
             return *_triton().pole_gradients(grad, weights, m, a, c, s), None, None, None
@@ -134,6 +167,15 @@ class _PoleSums(torch.autograd.Function):
             parts.append((grad_weights, -(weights[rows] * of_m).sum(1), -4 * (weights[rows] * of_a).sum(1)))
         grad_weights, grad_m, grad_a = (torch.cat(part) for part in zip(*parts, strict=True))
         return grad_weights, grad_m, grad_a, None, None, None
+
+
+def _refuse_second() -> None:
+    # once_differentiable would miss this where the incoming gradient is a constant.
+    if torch.is_grad_enabled():
+        raise UsageError(
+            "The Cauchy kernel has first derivatives only: take them without create_graph=True, or use "
+            "S4(backend='powers'), which has all."
+        )
 
 
 def _inverse_poles(m: Tensor, a: Tensor, c: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,6 +202,12 @@ def _keops_sums(weights: Tensor, m: Tensor, a: Tensor, c: Tensor, s: Tensor) -> 
     real = (numerator * (re / norm)).sum(dim=2)
     imag = (numerator * (-im / norm)).sum(dim=2)
     return torch.complex(real, imag).view(H, len(c), R).mT
+
+
+def _native() -> ModuleType:
+    from . import native_poles
+
+    return native_poles
 
 
 def _triton() -> ModuleType:

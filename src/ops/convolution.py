@@ -1,13 +1,13 @@
 """Causal and two-sided convolution along the length by FFT.
 
-Backend "torch" is one tile of the batch at a time through torch.fft, on every device. "native" is a transform of our own
-for the CPU (`native_convolution`), which reads and writes (B, L, H) as it lies and keeps no spectra: a third of the time.
+Backend "torch" is one tile of the batch at a time through torch.fft, on every device. "native" is a transform of our
+own for the CPU (`native_convolution`), which reads and writes (B, L, H) as it lies and keeps no spectra: less than half
+of the time.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..errors import UsageError, unknown
 from .opaque import as_outside, dense, gradients, leaves
+from .sum_backends import numba_installed
 from .transforms import refuse_transforms
 
 # Elements of one tile's padded input on a CPU: 4 MiB of float32. Larger work buffers are given back to the system
@@ -70,21 +71,16 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None, ba
 
 def _choose(backend: str, u: Tensor) -> str:
     if backend == "auto":
-        return "native" if u.device.type == "cpu" and u.shape[2] >= _NATIVE_FEATURES and _numba() else "torch"
+        return "native" if u.device.type == "cpu" and u.shape[2] >= _NATIVE_FEATURES and numba_installed() else "torch"
     if backend not in BACKENDS:
         raise unknown("backend of convolve", backend, BACKENDS)
-    if backend == "native" and not _numba():
+    if backend == "native" and not numba_installed():
         raise UsageError("backend='native' of convolve needs numba: pip install numba, or use backend='torch'.")
     if backend == "native" and u.device.type != "cpu":
         raise UsageError(
             f"backend='native' of convolve runs on a CPU, and u is on {u.device.type}: use backend='torch'."
         )
     return backend
-
-
-@functools.cache
-def _numba() -> bool:
-    return importlib.util.find_spec("numba") is not None
 
 
 def _of_one_dtype(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

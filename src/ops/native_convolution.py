@@ -44,7 +44,7 @@ def convolution(u: Tensor, kernel: Tensor, reverse: Tensor | None) -> Tensor:
 def gradients(
     grad: Tensor, u: Tensor, kernel: Tensor, reverse: Tensor | None, needs_u: bool, needs_kernel: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of u and of both kernels for that of y; None for those of u or of the kernels if they are not needed."""
+    """Gradients of u and of both kernels for that of y; None for what is not needed."""
     if not needs_kernel:
         return _convolved(grad, kernel, reverse, conjugate=True) if needs_u else None, None, None
     (batch, length, features), plan = u.shape, plan_of(u.shape[1], u.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 
 import torch
@@ -44,6 +45,12 @@ def choose(what: str, backend: str, device: torch.device) -> str:
             f"the layer and its input there, or use backend='torch'."
         )
     return backend
+
+
+@functools.cache
+def numba_installed() -> bool:
+    """Whether the native backends of the sums and of the convolution can run on a CPU."""
+    return importlib.util.find_spec("numba") is not None
 
 
 def _triton_reason() -> str:

@@ -63,27 +63,73 @@ def test_wrapped_kernel_and_gradients(length, rank, directions):
 
 def test_blocks_of_features_give_the_same(monkeypatch):
     values = draw(H=5)
-    whole = dplr_response(*values, 16)
+    whole = dplr_response(*values, 16, "torch")
     gradients = torch.autograd.grad(whole.abs().square().sum(), values)
     monkeypatch.setattr(cauchy, "_CPU_BLOCK", 2 * 3 * 9)
-    blocks = dplr_response(*values, 16)
+    blocks = dplr_response(*values, 16, "torch")
     torch.testing.assert_close(blocks, whole)
     for a, b in zip(torch.autograd.grad(blocks.abs().square().sum(), values), gradients, strict=True):
         torch.testing.assert_close(a, b)
 
 
-def test_nothing_is_singular_at_minus_one():
+# Points: 1, 16 and 17 of a vector of 16, and several vectors; tasks of one thread and of two.
+@pytest.mark.parametrize(
+    ("length", "directions", "H", "P"), [(1, 1, 1, 1), (30, 2, 3, 5), (33, 1, 2, 32), (2050, 4, 9, 3)]
+)
+def test_native_gives_the_same(length, directions, H, P):
+    values = draw(directions=directions, H=H, P=P)
+    assert length < 2050 or directions * H * (length // 2 + 1) * 2 > 16384
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        native, expected = (dplr_response(*values, length, backend) for backend in ("native", "torch"))
+        weight = torch.randn_like(expected)
+        found, wanted = (torch.autograd.grad(response, values, weight) for response in (native, expected))
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(native, expected, rtol=1e-11, atol=1e-11)
+    for name, a, b in zip(NAMES, found, wanted, strict=True):
+        atol = 1e-11 * float(b.abs().max()) + 1e-13
+        torch.testing.assert_close(a, b, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_native_error_in_single_precision():
+    """At most 1.5 times that of the sums by torch, both against double precision, slow and fast poles together."""
+    exact = draw(H=8, P=32)
+    with torch.no_grad():
+        exact[0].copy_(torch.complex(torch.full((8, 32), -0.5).double(), -torch.arange(32).double() * torch.pi))
+        exact[2].copy_(exact[1])
+        exact[5].copy_(torch.logspace(-3, -1, 8))
+    weight = torch.randn(1, 8, 2049, dtype=torch.complex128, generator=torch.Generator().manual_seed(1))
+
+    def run(values, backend):
+        response = dplr_response(*values, 4096, backend)
+        return (response, *torch.autograd.grad(response, values, weight.to(response.dtype)))
+
+    single = [v.detach().to(torch.complex64 if v.is_complex() else torch.float32).requires_grad_() for v in exact]
+    wanted = run(exact, "torch")
+    errors = [
+        [((a - b).abs().max() / b.abs().max()).item() for a, b in zip(run(single, backend), wanted, strict=True)]
+        for backend in ("native", "torch")
+    ]
+    for ours, theirs in zip(*errors, strict=True):
+        assert ours < 1.5 * theirs < 1e-4
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_nothing_is_singular_at_minus_one(backend):
     values = [value.detach() for value in draw()]
     single = [value.to(torch.complex64 if value.is_complex() else torch.float32) for value in values]
-    response, exact = dplr_response(*single, 8)[..., -1], dplr_response(*values, 8)[..., -1]
+    response, exact = dplr_response(*single, 8, backend)[..., -1], dplr_response(*values, 8, backend)[..., -1]
     assert response.isfinite().all()
     assert ((response - exact).abs() < 1e-5 * exact.abs()).all()
 
 
-def test_second_derivatives_are_refused():
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_second_derivatives_are_refused(backend):
     values = draw()
     with pytest.raises(UsageError, match="first derivatives only"):
-        torch.autograd.grad(dplr_response(*values, 4).real.sum(), values[0], create_graph=True)
+        torch.autograd.grad(dplr_response(*values, 4, backend).real.sum(), values[0], create_graph=True)
 
 
 def test_refusals(monkeypatch):
@@ -92,6 +138,12 @@ def test_refusals(monkeypatch):
         dplr_response(*values, 4, backend="keop")
     with pytest.raises(UsageError, match="length >= 1"):
         dplr_response(*values, 0)
+    with pytest.raises(UsageError, match="this one has rank 2"):
+        dplr_response(*draw(rank=2), 4, backend="native")
+    monkeypatch.setattr(cauchy, "numba_installed", lambda: False)
+    with pytest.raises(UsageError, match="pip install numba"):
+        dplr_response(*values, 4, backend="native")
+    assert dplr_response(*values, 4).isfinite().all()
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UsageError, match=r"g\+\+"):
         dplr_response(*values, 4, backend="keops")

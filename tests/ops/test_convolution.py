@@ -215,7 +215,7 @@ def test_refusals():
 def test_without_numba_torch_is_used(monkeypatch):
     u, kernel = torch.randn(2, 5, 6), torch.randn(6, 5)
     wanted = convolve(u, kernel, backend="torch")
-    monkeypatch.setattr(convolution, "_numba", lambda: False)
+    monkeypatch.setattr(convolution, "numba_installed", lambda: False)
     monkeypatch.setattr(convolution, "_native", lambda: pytest.fail("numba is not there"))
     assert torch.equal(convolve(u, kernel), wanted)
     with pytest.raises(UsageError, match="pip install numba"):
