@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..ops.fused import ssm, two_way_ssm
+from ..ops.step import MIXED_BATCH, MixedStep, NativeStep
 from .base import broadcast_dt_scale, check_lengths, valid_mask
 from .stateful import StatefulLayer, full_precision, real_parameter
 
@@ -48,11 +49,13 @@ class DiagonalSSM(StatefulLayer):
         D: (H,) real, initial feedthrough.
         C_backward: (H, P) complex for a bidirectional layer, None for a causal one.
         conj_sym: each mode stands for itself and its conjugate, so y takes twice the real part.
-        checkpoint: recompute the states in the backward, by parts, instead of keeping them: equal gradients, up to
-            twice the time, half the peak of a causal layer where P >= H and little less where P is far below H.
+        checkpoint: recompute the states in the backward, piece by piece, instead of keeping them: equal gradients for
+            about a fifth more time; the peak of a layer falls by the states (B L P) to little more than y and the
+            gradient of u (2 B L H), so by half where there are as many modes as features, less where there are fewer.
     """
 
     roles: ClassVar[dict[str, str]] = {"B": "B", "C": "C", "C_backward": "C", "D": "D"}
+    read_in_place: ClassVar[tuple[str, ...]] = ("C", "D")
 
     def __init__(
         self,
@@ -129,10 +132,10 @@ class DiagonalSSM(StatefulLayer):
             y, x_last = ssm(*system, x0, lengths=lengths, **options)
         else:
             y, x_last = two_way_ssm(*system, torch.view_as_complex(self.C_backward), **options), None
-        return torch.addcmul(y, self.D, u), x_last
+        return y, x_last
 
     def _options(self, gain: Tensor | None) -> dict[str, Any]:
-        return {"conj_sym": self.conj_sym, "gamma": gain, "checkpoint": self.checkpoint}
+        return {"conj_sym": self.conj_sym, "gamma": gain, "checkpoint": self.checkpoint, "D": self.D}
 
     def _build_step(self) -> StepMatrices:
         Lambda_bar, gamma, B_tilde = self._discretise(1.0)
@@ -144,3 +147,13 @@ class DiagonalSSM(StatefulLayer):
         return StepMatrices(
             Lambda, torch.view_as_real(B).transpose(1, 2).flatten(0, 1).t().contiguous(), C.t().contiguous()
         )
+
+    def _native_step(self, u: Tensor, state: Any) -> NativeStep | None:
+        return super()._native_step(u, state) if u.shape[0] <= MIXED_BATCH else None
+
+    def _build_native(self) -> NativeStep:
+        Lambda_bar, gamma, B_tilde = self._discretise(1.0)
+        return self._mixed_step(Lambda_bar, gamma, B_tilde)
+
+    def _mixed_step(self, Lambda: Tensor, gamma: Tensor | None, B_tilde: Tensor) -> MixedStep:
+        return MixedStep(Lambda, gamma, B_tilde, self.C, self.D, 2.0 if self.conj_sym else 1.0)

@@ -4,52 +4,9 @@ from functools import partial
 
 import pytest
 import torch
-
 from fractal_ssm import UsageError
 from fractal_ssm.ops.fused import ssm
-from fractal_ssm.ops.fused import ssm_op as ssm_op_module
-
-B, L, H, H_OUT, P = 3, 17, 4, 3, 5
-SHAPES = {"constant": (P,), "per_sample": (B, 1, P), "shared": (L, P), "full": (B, L, P)}
-
-
-def inputs(mode="constant", real=torch.float64, length=L):
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape, dtype=real.to_complex()):
-        return torch.randn(shape, generator=generator, dtype=dtype).requires_grad_()
-
-    shape = tuple(length if n == L else n for n in SHAPES[mode])
-    a = torch.polar(torch.full(shape, 0.95, dtype=real), 6 * torch.rand(shape, generator=generator, dtype=real))
-    return [normal(B, length, H, dtype=real), a.requires_grad_(), normal(P, H), normal(H_OUT, P), normal(B, P)]
-
-
-def loop(u, a, B_bar, C, x0, reverse=False, factor=2.0, gamma=None, lengths=None):
-    """y and the last state, one step after another; a row of `a` or `gamma` is looked up by its own rank."""
-
-    def at(t, k):
-        return t if t.dim() == 1 else t[k] if t.dim() == 2 else t[:, k if t.shape[1] > 1 else 0]
-
-    state, ys, xs = x0, [], []
-    # Taken apart at once: the gradient of every single u[:, k] would be a tensor as large as u.
-    rows = u.unbind(1)
-    steps = range(u.shape[1])
-    for k in reversed(steps) if reverse else steps:
-        v = rows[k].to(B_bar.dtype) @ B_bar.T
-        state = at(a, k) * state + (v if gamma is None else at(gamma, k) * v)
-        xs.append(state)
-        ys.append(factor * (state @ C.T).real)
-    last = state if lengths is None else torch.stack([xs[n - 1][i] for i, n in enumerate(lengths.tolist())])
-    return torch.stack(ys[::-1] if reverse else ys, 1), last
-
-
-def check(tensors, ours, expected, tolerance=1e-11):
-    seeds = [torch.randn_like(t) for t in expected]
-    found = [*ours, *torch.autograd.grad(ours, tensors, seeds)]
-    wanted = [*expected, *torch.autograd.grad(expected, tensors, seeds)]
-    for one, other in zip(found, wanted, strict=True):
-        assert one.shape == other.shape and one.dtype == other.dtype
-        assert ((one - other).abs().max() / other.abs().max()).item() < tolerance
+from ssm_cases import H_OUT, SHAPES, B, H, L, P, check, inputs, loop
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch", "native"])
@@ -122,6 +79,19 @@ def test_first_and_second_derivatives():
     assert torch.autograd.gradgradcheck(ssm, small)
 
 
+def test_first_and_second_derivatives_with_gain_and_feedthrough():
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 3, 2), (2,), (2, 2), (2, 2), (2, 2), (3, 2), (2,)]
+    u, a, B_bar, C, x0, gamma, D = (
+        torch.randn(shape, generator=generator, dtype=torch.float64 if i in (0, 6) else torch.complex128)
+        for i, shape in enumerate(shapes)
+    )
+    tensors = [t.requires_grad_() for t in (u, a, B_bar, C, x0, gamma, D)]
+    function = lambda *parts: ssm(*parts[:5], gamma=parts[5], D=parts[6])  # noqa: E731
+    assert torch.autograd.gradcheck(function, tensors)
+    assert torch.autograd.gradgradcheck(function, tensors)
+
+
 @pytest.mark.parametrize("which", [[0], [1], [0, 1]])
 def test_second_derivatives_when_only_the_output_matrix_has_any(which):
     """The last state does not depend on C, but counts as if it did."""
@@ -158,63 +128,6 @@ def test_autocast_does_not_touch_the_state(gain):
     gradients = torch.autograd.grad(found[0].sum(), tensors)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     torch.testing.assert_close(gradients, torch.autograd.grad(expected[0].sum(), tensors), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("mode", SHAPES)
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("rest", [False, True])
-def test_recomputation_by_slabs_equals_keeping_the_states(mode, reverse, rest):
-    """Lengths of two, three and sixteen slabs, the last one short, from rest or from a state."""
-    for length in (65, 129, 1300):
-        u, a, B_bar, C, x0 = inputs(mode, length=length)
-        tensors = [u, a, B_bar, C] if rest else [u, a, B_bar, C, x0]
-        check(tensors, ssm(*tensors, reverse=reverse, checkpoint=True), ssm(*tensors, reverse=reverse))
-
-
-@pytest.mark.parametrize("which", [0, 1])
-def test_recomputation_by_slabs_with_lengths_and_one_output(which):
-    tensors, lengths = inputs(length=200), torch.tensor([200, 64, 65])
-    check(tensors, ssm(*tensors, lengths=lengths, checkpoint=True), ssm(*tensors, lengths=lengths))
-    found, wanted = (ssm(*tensors, lengths=lengths, checkpoint=flag)[which] for flag in (True, False))
-    seed = torch.randn_like(wanted)
-    for one, other in zip(
-        torch.autograd.grad(found, tensors, seed, allow_unused=True, materialize_grads=True),
-        torch.autograd.grad(wanted, tensors, seed, allow_unused=True, materialize_grads=True),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
-
-
-def test_recomputation_holds_the_states_of_a_slab_at_a_time(monkeypatch):
-    """In neither direction does the operator make a complex tensor of more than a fraction of all states."""
-    made = []
-    plain_states = ssm_op_module._states
-    monkeypatch.setattr(
-        ssm_op_module, "_states", lambda *parts: (made.append(x := plain_states(*parts)), x)[1]
-    )
-    tensors = inputs(length=1600)
-    torch.autograd.grad(ssm(*tensors, checkpoint=True)[0].sum(), tensors)
-    assert len(made) == 32
-    assert {x.shape for x in made} == {(B, 100, P)}
-
-
-def test_recomputation_gives_the_same_bits():
-    tensors = inputs(real=torch.float32)
-    found = [torch.autograd.grad(ssm(*tensors, checkpoint=flag)[0].sum(), tensors) for flag in (False, True)]
-    torch.testing.assert_close(*found, rtol=0, atol=0)
-
-
-def test_recomputation_keeps_no_states():
-    def kept(flag: bool) -> int:
-        sizes = []
-        pack = lambda t: sizes.append(t.numel() if t.data_ptr() != tensors[0].data_ptr() else 0)  # noqa: E731
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: (pack(t), t)[1], lambda t: t):
-            ssm(*tensors, checkpoint=flag)
-        return sum(sizes)
-
-    tensors = inputs(length=1000)
-    # Up to 15 states between slabs; and a, B_bar, C, x0.
-    assert kept(True) < 200 + 15 * B * P < 1000 * B * P <= kept(False)
 
 
 def test_compiled_gradients_equal_eager_ones():
@@ -266,12 +179,6 @@ def errors(found, exact):
     return torch.stack([(one - other).abs().max() / other.abs().max() for one, other in zip(found, exact, strict=True)])
 
 
-def test_operator_contract():
-    u, a, B_bar, C, x0 = inputs()
-    arguments = (u, a[None, None].detach().requires_grad_(), B_bar, C, x0, None, False, 2.0, "native", False)
-    torch.library.opcheck(torch.ops.fractal_ssm.ssm.default, arguments)
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -281,11 +188,14 @@ def test_operator_contract():
         ({3: torch.zeros(P, H)}, "C of shape"),
         ({1: torch.zeros(B, P)}, "Lambda_bar of shape"),
         ({4: torch.zeros(P)}, r"x0 of shape \(3, 5\), got \(5,\)"),
+        ({11: torch.zeros(H)}, r"real D of shape \(H,\) = \(4,\) and as many outputs; got torch.float32 \(4,\) and C"),
+        ({3: torch.zeros(H, P), 11: torch.zeros(H_OUT)}, r"got torch.float32 \(3,\) and C of shape \(4, 5\)"),
     ],
 )
 def test_shapes_that_do_not_fit(change, says):
     with torch.no_grad():
-        arguments = [change.get(i, t) for i, t in enumerate(inputs())]
+        defaults = [*inputs(), False, True, "auto", None, None, False, None]
+        arguments = [change.get(i, t) for i, t in enumerate(defaults)]
     with pytest.raises(UsageError, match=says):
         ssm(*arguments)
 

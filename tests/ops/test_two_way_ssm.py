@@ -5,6 +5,7 @@ import torch
 
 from fractal_ssm import UsageError
 from fractal_ssm.ops.fused import ssm, two_way, two_way_ssm
+from ssm_cases import cut
 
 
 def inputs(batch=3, length=17, features=4, modes=5, real=torch.float64, features_out=3):
@@ -41,10 +42,18 @@ def test_equals_the_two_directions(batch, length, modes):
     check(tensors, two_way_ssm(*tensors), one_by_one(*tensors))
 
 
-def test_runs_as_one_operator_here(monkeypatch):
-    """The tests above would pass on the fallback too."""
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_runs_as_one_operator_here(monkeypatch, checkpoint):
+    """The tests above would pass on two operators too."""
     monkeypatch.setattr(two_way, "ssm", None)
-    assert two_way_ssm(*inputs()).shape == (3, 17, 3)
+    assert two_way_ssm(*inputs(), checkpoint=checkpoint).shape == (3, 17, 3)
+
+
+def test_operator_contract():
+    u, a, *rest = inputs(features_out=4)
+    D, gamma = torch.randn(4, dtype=torch.float64).requires_grad_(), torch.rand(1, 17, 5).to(a.dtype).requires_grad_()
+    a = a.detach()[None, None].requires_grad_()
+    torch.library.opcheck(torch.ops.fractal_ssm.two_way_ssm.default, (u, a, *rest, D, gamma, 2.0, False))
 
 
 def test_on_several_threads():
@@ -65,14 +74,29 @@ def test_without_conjugate_pairs():
     check(tensors, two_way_ssm(*tensors, conj_sym=False), one_by_one(*tensors, conj_sym=False))
 
 
-@pytest.mark.parametrize("case", ["gamma", "checkpoint"])
-def test_falls_back_where_the_operator_does_not_apply(case):
-    tensors, options = inputs(), {}
-    if case == "gamma":
-        options["gamma"] = torch.rand(17, 5, dtype=torch.float64)
-    else:
-        options["checkpoint"] = True
-    check(tensors, two_way_ssm(*tensors, **options), one_by_one(*tensors, **options))
+# Two samples and one, single samples, and samples too long for states of both directions at a time.
+@pytest.mark.parametrize("most", [34, 17, 6])
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("gain", [None, (3, 1, 5), (17, 5), (3, 17, 5)])
+def test_gain_feedthrough_and_recomputation_piece_by_piece(monkeypatch, most, checkpoint, gain):
+    tensors, D = inputs(features_out=4), torch.randn(4, dtype=torch.float64).requires_grad_()
+    gamma = None if gain is None else torch.randn(gain, dtype=torch.complex128).requires_grad_()
+    cut(monkeypatch, most)
+    found = two_way_ssm(*tensors, gamma=gamma, checkpoint=checkpoint, D=D)
+    expected = one_by_one(*tensors, gamma=gamma) + D * tensors[0]
+    check([*tensors, D, *([] if gain is None else [gamma])], found, expected)
+
+
+def test_real_gain():
+    tensors, gamma = inputs(), torch.rand(17, 5, dtype=torch.float64).requires_grad_()
+    check([*tensors, gamma], two_way_ssm(*tensors, gamma=gamma), one_by_one(*tensors, gamma=gamma))
+
+
+def test_recomputation_keeps_no_states():
+    tensors, kept = inputs(length=1000), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t.shape), t)[1], lambda t: t):
+        two_way_ssm(*tensors, checkpoint=True)
+    assert (3, 0, 10) in kept and (3, 1000, 10) not in kept
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 5), (17, 5), (3, 17, 5)])
@@ -88,10 +112,16 @@ def test_wrong_shape_is_refused():
         two_way_ssm(*tensors, C_backward[:, 1:])
 
 
-def test_first_and_second_derivatives():
-    tensors = inputs(1, 3, 2, 2)
-    assert torch.autograd.gradcheck(two_way_ssm, tensors)
-    assert torch.autograd.gradgradcheck(two_way_ssm, tensors)
+@pytest.mark.parametrize("extras", [False, True])
+def test_first_and_second_derivatives(extras):
+    tensors = inputs(1, 3, 2, 2, features_out=2)
+    function = two_way_ssm
+    if extras:
+        gamma = torch.randn(3, 2, dtype=torch.complex128).requires_grad_()
+        tensors += [torch.randn(2, dtype=torch.float64).requires_grad_(), gamma]
+        function = lambda *parts: two_way_ssm(*parts[:5], D=parts[5], gamma=parts[6])  # noqa: E731
+    assert torch.autograd.gradcheck(function, tensors)
+    assert torch.autograd.gradgradcheck(function, tensors)
 
 
 def test_gradient_of_some_inputs_only():
