@@ -72,7 +72,7 @@ def diagonalize(operator: Operator, method: str = "direct", tolerance: float = T
         Diagonal over all N modes.
     Raises:
         UsageError: not an operator; unknown method; eigenvectors dependent to working accuracy; modes that are driven
-            too weakly for float64 (alpha within about 1e-6 of 1); |B_tilde| beyond float64; `normal` for a measure
+            too weakly for float64 (alpha within about 4e-9 N^2 of 1); |B_tilde| beyond float64; `normal` for a measure
             without a normal form or whose normal part is undamped. The message names remedies.
     Source: `normal` at alpha = 0, arXiv 2206.11893; the rest this project, docs/theory.md.
     >>> from fractal_ssm.hippo import operator

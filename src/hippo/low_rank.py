@@ -60,7 +60,7 @@ def dplr(operator: Operator) -> Dplr:
     Raises:
         UsageError: not an operator; the measure declares no normal form; or float64 cannot carry it: D has entries of
             1 / (1 - alpha) that cancel, so that fractional-tau and fractional-galerkin are refused for alpha within
-            about 1e-4 of 1 (at N = 64). Checked by the resolvent (s + A)^-1 B at the s of the slowest modes, to 1e-7.
+            some 1e-4 of 1 (at N = 64). Checked by the resolvent (s + A)^-1 B at the s of the slowest modes, to 1e-7.
     Source: arXiv 2111.00396, theorem 1, for the classic measures; this project for the fractional ones.
     """
     form = require_normal_form(require_operator(operator, "dplr"))
