@@ -20,12 +20,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from . import report, steps
-from .cases import CASES, CURVES, QUICK, QUICK_CURVES, Case
-from .contenders import KINDS, Contenders
+from . import contenders as parts
+from . import report, siso, steps
+from .cases import CASES, CURVES, QUICK, QUICK_CURVES, WHOLE_LAYERS, Case
+from .contenders import Contenders
 from .timing import CLOCKS, Table, forget_peak, peak_mb, resident_mb, time_cpu
 
 ROOT = Path(__file__).resolve().parents[2]
+KINDS = parts.KINDS | siso.KINDS
+# The CSV of a case; the others are in "bench".
+GROUPS = {"step": "steps", **dict.fromkeys(WHOLE_LAYERS, "layers")}
 COLUMNS = (
     "case", "contender", "what", "ms", "p20", "p80", "of_copy", "samples_s", "peak_mb", "error", "gradient_error",
     "clock", "threads", "torch", "note",
@@ -51,6 +55,8 @@ def tensors(case: Case) -> list[Tensor]:
         batch, length, features, modes = case.shape
         found = [normal(batch, length, features, dtype=torch.float32), gates(modes)]
         found += [normal(modes, features) / features, normal(features, modes) / modes]
+    elif case.kind in WHOLE_LAYERS:
+        found = siso.tensors(case.kind, case.shape, case.mode)
     else:
         features, _, modes = case.shape
         found = [normal(features, modes), gates(features, modes)]
@@ -138,7 +144,7 @@ def _print_peak(text: str, name: str) -> None:
         seed = torch.ones_like(KINDS[small.kind](small.shape, small.mode).run[name](*tensors(small)))
     run(small, KINDS[small.kind](small.shape, small.mode), name, seed)
     given = tensors(case)
-    out_shape = {"scan": case.shape, "layer": case.shape[:3], "kernel": case.shape[:2]}[case.kind]
+    out_shape = case.shape[:2] if case.kind == "kernel" else case.shape[:3]
     seed = torch.randn(out_shape, dtype=torch.complex64 if case.kind == "scan" else torch.float32)
     forget_peak()
     before = resident_mb()
@@ -166,9 +172,9 @@ def main() -> None:
         parser.error("--quick needs --out, so that its numbers do not replace real ones")
     out = Path(options.out or ROOT / "docs/results/bench")
     seconds = 0.01 if options.quick else options.seconds
-    groups: dict[str, list[Case]] = {"bench": [], "steps": []}
+    groups: dict[str, list[Case]] = {"bench": [], "layers": [], "steps": []}
     for case in QUICK if options.quick else CASES:
-        groups["steps" if case.kind == "step" else "bench"].append(case)
+        groups[GROUPS.get(case.kind, "bench")].append(case)
     chosen = {group: [case for case in cases if options.only in case.name] for group, cases in groups.items()}
     whole = [group for group, cases in chosen.items() if cases == groups[group]]
     if not options.out and any(cases and group not in whole for group, cases in chosen.items()):
@@ -197,7 +203,7 @@ def _curves(out: Path, curves: dict[str, list[Case]], seconds: float, clock: str
 
 def _document(out: Path, groups: list[str]) -> None:
     """The tables of what was measured as a whole, and those of results that other commands left."""
-    names = {"bench": "CPU", "steps": "training step"}
+    names = {"bench": "CPU", "layers": "S4D and S4 layers", "steps": "training step"}
     tables = {names[group]: report.tables_of(out / f"{group}.csv") for group in groups}
     tables["profile"] = report.profile_tables(ROOT / "docs/results/steps")
     tables["GPU"] = report.gpu_table(sorted((ROOT / "docs/results/gpu").glob("*scan.csv")))

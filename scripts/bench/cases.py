@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+WHOLE_LAYERS = ("s4d", "s4")
+
+
 @dataclass(frozen=True)
 class Case:
-    """kind "scan": shape (B, L, P); "layer": (B, L, H, P stored modes); "kernel": (H, L, P stored modes); "step", a
-    whole training step of S5's ListOps model: (B, L, H, blocks)."""
+    """kind "scan": shape (B, L, P); "layer": (B, L, H, P stored modes); "kernel": (H, L, P stored modes); "s4d" and
+    "s4", whole layers: (B, L, H, N); "step", a whole training step of S5's ListOps model: (B, L, H, blocks)."""
 
     kind: str
     shape: tuple[int, ...]
@@ -18,7 +21,8 @@ class Case:
 
     @property
     def name(self) -> str:
-        words = {"kernel": "kernel", "step": "training step"}.get(self.kind, f"{self.kind} {self.mode}")
+        fixed = {"kernel": "kernel", "step": "training step"}
+        words = fixed.get(self.kind, f"{self.kind}{' layer' * (self.kind in WHOLE_LAYERS)} {self.mode}")
         return f"{words} {self.shape}"
 
 
@@ -30,6 +34,7 @@ CASES = (
     Case("scan", (8, 4096, 64), "full"),
     Case("layer", (8, 4096, 128, 32)),
     Case("kernel", (128, 4096, 32)),
+    *(Case(kind, (8, 4096, 128, 64), mode) for kind in WHOLE_LAYERS for mode in ("causal", "bidirectional")),
     Case("step", (4, 2048, 128, 8)),
 )
 QUICK = (
@@ -37,6 +42,7 @@ QUICK = (
     Case("scan", (2, 64, 4), "full"),
     Case("layer", (2, 64, 8, 4)),
     Case("kernel", (4, 64, 4)),
+    *(Case(kind, (2, 32, 4, 8), mode) for kind in WHOLE_LAYERS for mode in ("causal", "bidirectional")),
     Case("step", (2, 32, 8, 2)),
 )
 

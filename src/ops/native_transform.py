@@ -1,8 +1,8 @@
 """The transform of `native_convolution`: values of polynomials modulo x^n - i at the n-th roots of i, and back.
 
 A polynomial modulo x^m - e^(i angle) is reduced to r polynomials modulo x^(m/r) - e^(i (angle + 2 pi j) / r) for all
-j < r, down to single points: one twiddle factor for a whole block, and no bit reversal, since a product does not ask for
-an order. Blocks are taken depth first, so that most of the work is done in the innermost cache.
+j < r, down to single points: one twiddle factor for a whole block, and no bit reversal, as a product asks for no order.
+Blocks are taken depth first, so that most of the work is done in the innermost cache.
 
 A polynomial is an array (n, 2, LANES): its coefficients, real and imaginary parts of `LANES` of them side by side.
 """

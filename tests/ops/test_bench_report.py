@@ -10,7 +10,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("__main__", "report", "cases", "timing", "steps")
+MODULES = ("__main__", "report", "cases", "timing", "steps", "siso")
 
 
 @pytest.fixture
@@ -118,3 +118,28 @@ def test_a_step_s_peak_holds_its_activations():
 
     # At least the input and the output of each block: 4 bytes a number.
     assert peak(8) - peak(1) > 7 * 2048 * 32 * 4 * 4 / 2**20
+
+
+@pytest.mark.parametrize("mode", ["causal", "bidirectional"])
+@pytest.mark.parametrize("kind", ["s4d", "s4"])
+def test_the_published_layers_compute_what_ours_do(bench, kind, mode):
+    siso, shape = bench["siso"], (2, 21, 4, 8)
+    contenders = siso.for_layer(kind, shape, mode)
+    given = [t.double().requires_grad_() for t in siso.tensors(kind, shape, mode)]
+
+    def run(name):
+        y = contenders.run[name](*given)
+        return (y, *torch.autograd.grad(y, given, torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)))
+
+    torch.testing.assert_close(run("published, naive"), run("ours"), rtol=1e-8, atol=1e-8)
+
+
+def test_a_whole_layer_is_verified_timed_and_tabulated(bench, tmp_path):
+    main, report = bench["__main__"], bench["report"]
+    table = bench["timing"].Table(tmp_path / "layers.csv", main.COLUMNS)
+    case = bench["cases"].Case("s4", (2, 16, 4, 8), "bidirectional")
+    main.bench(case, table, seconds=0.0, only_ours=True, memory=False)
+    table.close()
+    both = table.rows[-1]
+    assert both["what"] == "forward+backward" and float(both["gradient_error"]) < 1e-4 and not both["note"]
+    assert "**s4 layer bidirectional (2, 16, 4, 8)**" in report.tables_of(tmp_path / "layers.csv")
