@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..ops.step import NativeStep, available, unobserved
 from ..ops.transforms import transform_active
 from .base import SequenceLayer, check_lengths
+from .step_cache import StepCache, tensors_of
 
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 _NOT_COMPILED = (
@@ -21,76 +23,11 @@ _NOT_COMPILED = (
 )
 
 
-class StepCache:
-    """What a step is made of, as long as the tensors and options that it came from are still the same.
-
-    What was set anew on the layer shows in its identity, and storage that was replaced in its address; writes through
-    `.data` or numpy leave no trace, so every value is compared with a copy.
-    """
-
-    def __init__(self) -> None:
-        self._parts: Any = None
-        self._watched: list[_Watched] = []
-
-    def keep(self, layer: nn.Module, parts: Any) -> None:
-        """Take the parts just made from the layer, unless they are part of a graph or may become part of one."""
-        tensors = _tensors(layer)
-        trained = torch.is_grad_enabled()
-        if any((trained and tensor.requires_grad) or tensor.is_inference() for tensor in tensors):
-            return
-        # What was computed in inference mode can never be part of a graph.
-        self._inference = torch.is_inference_mode_enabled()
-        self._watched = [_Watched(tensor) for tensor in tensors]
-        self._identities = _identities(layer)
-        # An identity is unique among objects that live.
-        self._alive = [*layer.__dict__.values(), *layer._parameters.values()]
-        self._parts = parts
-
-    def parts(self, layer: nn.Module) -> Any:
-        """The parts if they still belong to the layer as it is and may be used here, else None."""
-        if self._parts is None or self._identities != _identities(layer):
-            return None
-        if self._inference and not torch.is_inference_mode_enabled():
-            return None
-        if torch.is_grad_enabled() and any(watched.tensor.requires_grad for watched in self._watched):
-            return None
-        return None if any(watched.changed() for watched in self._watched) else self._parts
-
-
-class _Watched:
-    """A tensor, and a copy of its memory to compare it with."""
-
-    def __init__(self, tensor: Tensor):
-        self.tensor = tensor
-        self._address = tensor.data_ptr()
-        view = tensor.detach()
-        self._on_cpu = view.device.type == "cpu"
-        # Bytes of contiguous memory compare ten times faster than torch.equal does; other memory compares as changed.
-        self._view = memoryview(view.numpy()) if self._on_cpu else view
-        self._copy = bytearray(view.numpy().tobytes()) if self._on_cpu else view.clone()
-
-    def changed(self) -> bool:
-        if self.tensor.data_ptr() != self._address:
-            return True
-        return self._copy != self._view if self._on_cpu else not torch.equal(self._copy, self._view)
-
-
-def _tensors(layer: nn.Module) -> list[Tensor]:
-    """The parameters, and what pruning or weight normalisation put in a parameter's place."""
-    plain = [value for value in layer.__dict__.values() if isinstance(value, Tensor)]
-    return [value for value in layer._parameters.values() if value is not None] + plain
-
-
-def _identities(layer: nn.Module) -> tuple[list[str], list[int], list[int]]:
-    """The names of all that is set on the layer, what it is, and which parameters there are."""
-    own = layer.__dict__
-    return list(own), list(map(id, own.values())), list(map(id, layer._parameters.values()))
-
-
 class StatefulLayer(SequenceLayer):
     """A linear layer over time with a complex state of fixed shape, and D (H,) among its parameters.
 
-    A subclass says what a step is made of (`_build_step`) and how it is taken (`_advance`).
+    A subclass says what a step is made of (`_build_step`) and how it is taken (`_advance`); and, for steps on a CPU
+    that no gradient flows through, what a native step is made of (`_build_native`).
 
     Precision: parameters stay in float32 (or float64) under autocast and after `module.bfloat16()` or `.half()`, which
     only move them, and where the default dtype has 16 bits. A 16-bit u is computed in the parameters' precision and y
@@ -103,6 +40,9 @@ class StatefulLayer(SequenceLayer):
     """
 
     D: nn.Parameter
+    # Parameters that a step uses only where its equation has them, and nothing else of it depends on: a native step
+    # that reads them where they lie need not look whether they have changed.
+    read_in_place: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...]):
         super().__init__()
@@ -124,6 +64,14 @@ class StatefulLayer(SequenceLayer):
     def _advance(self, parts: Any, u: Tensor, state: Any) -> tuple[Tensor, Any]:
         """y (B, H) and the next state, from what `_build_step` gave, u (B, H) and the state, in full precision."""
 
+    def _build_native(self) -> NativeStep | None:
+        """What a native step is made of; None for a layer that has none."""
+        return None
+
+    def _advance_natively(self, step: Any, u: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """As `_advance`, from what `_build_native` gave."""
+        return step(u, state)
+
     def step(self, u_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One position: u_t (B, H) and a state to y_t (B, H) and the next state.
 
@@ -141,9 +89,14 @@ class StatefulLayer(SequenceLayer):
 
     def _step(self, u_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         self._check_step(u_t, state)
-        with full_precision(u_t.device):
-            y, state = self._advance(self._step_parts(), self._as_computed(u_t), state)
-        return y.to(u_t.dtype), state
+        u = self._as_computed(u_t)
+        native = self._native_step(u, state)
+        if native is not None:
+            y, state = self._advance_natively(native, u, state)
+        else:
+            with full_precision(u_t.device):
+                y, state = self._advance(self._step_parts(), u, state)
+        return (y if y.dtype == u_t.dtype else y.to(u_t.dtype)), state
 
     def initial_state(self, batch_size: int) -> Any:
         """The state of rest: zeros (batch_size, *state shape), complex."""
@@ -153,14 +106,32 @@ class StatefulLayer(SequenceLayer):
         return torch.zeros(batch_size, *self._state_shape, dtype=self.D.dtype.to_complex(), device=self.D.device)
 
     def _step_parts(self) -> Any:
+        followed = torch.compiler.is_compiling() or torch.jit.is_tracing() or transform_active()
         # Under a parametrization the tensors that count are made anew at every access.
-        if torch.compiler.is_compiling() or "parametrizations" in self._modules or transform_active():
+        if followed or "parametrizations" in self._modules:
             return self._build_step()
-        parts = self._step_cache.parts(self)
-        if parts is None:
-            parts = self._build_step()
-            self._step_cache.keep(self, parts)
-        return parts
+        return self._step_cache.get("torch", self, lambda: (self._build_step(), ()))
+
+    def _native_step(self, u: Tensor, state: Any) -> NativeStep | None:
+        """The native step for these inputs, None where torch's operators have to be used."""
+        if not available() or "parametrizations" in self._modules:
+            return None
+        if not unobserved(u, *(state if isinstance(state, tuple) else (state,))):
+            return None
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(self)):
+            return None
+        return self._step_cache.get("native", self, self._native_parts)
+
+    def _native_parts(self) -> tuple[NativeStep | None, Sequence[Tensor]]:
+        tensors = tensors_of(self)
+        if not all(tensor.is_cpu and tensor.dtype == self.D.dtype for tensor in tensors):
+            return None, ()
+        with torch.no_grad(), full_precision(self.D.device):
+            step = self._build_native()
+        if step is None:
+            return None, ()
+        in_place = [getattr(self, name) for name in self.read_in_place]
+        return step, [tensor for tensor in in_place if step.reads(tensor)]
 
     def _as_computed(self, u: Tensor) -> Tensor:
         """u in the dtype of the parameters; only a lower precision is converted silently."""

@@ -53,6 +53,7 @@ class DSS(SISOLayer):
         "log_dt": "dt",
         "C": "C",
     }
+    read_in_place: ClassVar[tuple[str, ...]] = ("D",)
     options: ClassVar[tuple[str, ...]] = (*SISOLayer.options, "l_max", "backend")
 
     def __init__(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...ops.discretize import complex_exp
+from ...ops.step import NativeStep
 from ...ops.vandermonde import vandermonde
 from ..siso import DiagonalSystem, System, dss_input
 
@@ -60,6 +61,10 @@ class SoftmaxSystem(System):
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """One position."""
         return self._carried.step(x, u)
+
+    def native_step(self, D: Tensor) -> NativeStep:
+        """See `System`."""
+        return self._carried.native_step(D)
 
     @functools.cached_property
     def _diagonal(self) -> DiagonalSystem:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...ops.discretize import check_method, discretize
+from ...ops.step import MixedStep, NativeStep
 from ...registry import register_layer
 from ..base import broadcast_dt_scale
 from ..ssm import DiagonalSSM, StepMatrices
@@ -93,6 +94,7 @@ class Fractal(DiagonalSSM):
         "alpha_logit": "A",
         "log_dt": "dt",
     }
+    read_in_place: ClassVar[tuple[str, ...]] = ("B", "C", "D")
 
     def __init__(
         self,
@@ -227,6 +229,18 @@ class Fractal(DiagonalSSM):
         Lambda_bar, gamma = discretize_scaled(parts.Lambda, elapsed, torch.ones_like(elapsed))
         y, x = super()._advance(StepMatrices(Lambda_bar, parts.input, parts.output, gamma), u, x)
         return y, ScaledState(x, elapsed + 1)
+
+    def _build_native(self) -> NativeStep:
+        if self.time == "lti":
+            return super()._build_native()
+        Lambda, B_tilde = self._modes()
+        return self._mixed_step(Lambda, None, B_tilde)
+
+    def _advance_natively(self, step: MixedStep, u: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if self.time == "lti":
+            return step(u, state)
+        y, x, elapsed = step.at_time(u, *state)
+        return y, ScaledState(x, elapsed)
 
     def initial_state(self, batch_size: int) -> Tensor | ScaledState:
         """The state of rest, at time 0."""

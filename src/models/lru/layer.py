@@ -38,6 +38,7 @@ class LRU(DiagonalSSM):
     """
 
     roles: ClassVar[dict[str, str]] = {**DiagonalSSM.roles, "nu_log": "A", "theta_log": "A", "gamma_log": "B"}
+    read_in_place: ClassVar[tuple[str, ...]] = ("B", "C", "D")
 
     def __init__(
         self,

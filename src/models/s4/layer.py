@@ -67,6 +67,7 @@ class S4(SISOLayer):
         "B": "B",
         "C": "C",
     }
+    read_in_place: ClassVar[tuple[str, ...]] = ("D",)
     options: ClassVar[tuple[str, ...]] = (*SISOLayer.options, "dt_transform", "fold_length", "backend")
 
     def __init__(

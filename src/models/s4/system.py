@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ...ops.cauchy import dplr_response
+from ...ops.step import NativeStep, SeparateStep
 from ...ops.vandermonde import in_blocks
 from ..siso import System
 
@@ -100,6 +101,13 @@ class LowRankSystem(System):
         for P_r, feedback_r in zip(P, feedback, strict=True):
             x = x - P_r * feedback_r
         return x, (torch.view_as_real(x)[:, None] * C).sum((-2, -1)).flatten(1)
+
+    def native_step(self, D: Tensor) -> NativeStep:
+        """See `System`; by the same form."""
+        E, P_E, Q_E = self._resolvent
+        parts = 2 * E - 1, _to_complex(self._B_bar), self.unfolded(), 4 * P_E, Q_E
+        diagonal, B_bar, C, P, Q = (part.to(self.dtype) for part in parts)
+        return SeparateStep(diagonal, B_bar, C, D, P, Q)
 
     def folded(self, length: int) -> Tensor:
         """C (I - A_bar^length), (rows, H, P) complex128."""

@@ -48,6 +48,7 @@ class S5(DiagonalSSM):
     """
 
     roles: ClassVar[dict[str, str]] = {**DiagonalSSM.roles, "Lambda_re": "A", "Lambda_im": "A", "log_dt": "dt"}
+    read_in_place: ClassVar[tuple[str, ...]] = ("B", "C", "D")
 
     def __init__(
         self,

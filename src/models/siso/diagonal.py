@@ -56,6 +56,7 @@ class DiagonalSISO(SISOLayer):
         "B": "B",
         "C": "C",
     }
+    read_in_place: ClassVar[tuple[str, ...]] = ("C", "D")
     options: ClassVar[tuple[str, ...]] = (*SISOLayer.options, "discretization", "dt_transform", "l_max", "backend")
 
     def __init__(

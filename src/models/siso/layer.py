@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...errors import UsageError
 from ...ops.convolution import convolve
+from ...ops.step import NativeStep
 from ..base import broadcast_dt_scale, valid_mask
 from ..ssm_init import check_sizes, feedthrough
 from ..stateful import StatefulLayer, full_precision, real_parameter
@@ -89,6 +90,9 @@ class SISOLayer(StatefulLayer):
 
     def _build_step(self) -> System:
         return self.system()
+
+    def _build_native(self) -> NativeStep | None:
+        return self.system().native_step(self.D)
 
     def _advance(self, parts: System, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         x, y = parts.step(state, u)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...ops.step import NativeStep, SeparateStep
 from ...ops.vandermonde import vandermonde, vandermonde_sum
 
 
@@ -47,6 +48,10 @@ class System(ABC):
     @abstractmethod
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """u (B, H) to the next x and C x (B, c H); forward direction only."""
+
+    def native_step(self, D: Tensor) -> NativeStep | None:
+        """`step` and the feedthrough D as one native call; None for a system that has none."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +100,10 @@ class DiagonalSystem(System):
         Lambda_bar, B_bar, C = self._step_tensors
         x = torch.addcmul(B_bar * u[..., None], Lambda_bar, x)
         return x, (torch.view_as_real(x)[:, None] * C).sum((-2, -1)).flatten(1)
+
+    def native_step(self, D: Tensor) -> NativeStep:
+        """See `System`."""
+        return SeparateStep(self.Lambda_bar.to(self.C.dtype), self.B_bar.to(self.C.dtype), self.C, D)
 
     @functools.cached_property
     def _step_tensors(self) -> tuple[Tensor, Tensor, Tensor]:

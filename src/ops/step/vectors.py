@@ -1,0 +1,106 @@
+"""Rows of numbers at an address, read and written as vectors; arithmetic on them is that of `ops.scan.vectors`.
+
+A row of complex numbers is one of twice as many real ones, (re, im) interleaved, until it is multiplied as complex.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from ..scan.vectors import Vector, multiply_add
+
+__all__ = ["as_complex", "as_real", "at", "load", "multiply_add", "repeat", "store", "sums", "zeros"]
+
+
+@intrinsic
+def at(_, address, like):
+    """The address as a pointer to numbers of the type of `like`."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like)(address, like), generate
+
+
+@intrinsic(prefer_literal=True)
+def load(_, pointer, index, lanes):
+    """pointer[index : index + lanes]; `lanes` a constant."""
+    vector = Vector(pointer.dtype, lanes.literal_value)
+
+    def generate(context, builder, signature, arguments):
+        address = _address(context, builder, vector, signature, arguments)
+        return builder.load(address, align=vector.real.bitwidth // 8)
+
+    return vector(pointer, index, lanes), generate
+
+
+@intrinsic
+def store(_, pointer, index, vector):
+    """pointer[index : index + lanes] = vector."""
+
+    def generate(context, builder, signature, arguments):
+        address = _address(context, builder, vector, signature, arguments)
+        builder.store(arguments[2], address, align=vector.real.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(pointer, index, vector), generate
+
+
+@intrinsic(prefer_literal=True)
+def zeros(_, pointer, lanes):
+    """Zeros of the kind that the pointer points to."""
+    vector = Vector(pointer.dtype, lanes.literal_value)
+    return vector(pointer, lanes), lambda context, builder, signature, arguments: ir.Constant(vector.llvm(), None)
+
+
+@intrinsic
+def repeat(_, value, like):
+    """`value` in every lane of a vector like the other."""
+
+    def generate(context, builder, signature, arguments):
+        kind = like.llvm()
+        one = builder.insert_element(ir.Constant(kind, ir.Undefined), arguments[0], ir.Constant(ir.IntType(32), 0))
+        return _shuffled(builder, one, [0] * kind.count)
+
+    return like(value, like), generate
+
+
+@intrinsic
+def as_complex(_, vector):
+    """The same lanes as complex numbers."""
+    dtype = types.complex64 if vector.dtype == types.float32 else types.complex128
+    return Vector(dtype, vector.lanes // 2)(vector), lambda context, builder, signature, arguments: arguments[0]
+
+
+@intrinsic
+def as_real(_, vector):
+    """The lanes of complex numbers as real ones."""
+    return Vector(vector.real, 2 * vector.lanes)(vector), lambda context, builder, signature, arguments: arguments[0]
+
+
+@intrinsic
+def sums(_, vector):
+    """The sums of the even lanes and of the odd ones; the number of lanes is a power of two."""
+
+    def generate(context, builder, signature, arguments):
+        (total,) = arguments
+        while total.type.count > 2:
+            half = total.type.count // 2
+            low, high = _shuffled(builder, total, range(half)), _shuffled(builder, total, range(half, 2 * half))
+            total = builder.fadd(low, high)
+        both = [builder.extract_element(total, ir.Constant(ir.IntType(32), lane)) for lane in (0, 1)]
+        return context.make_tuple(builder, signature.return_type, both)
+
+    return types.UniTuple(vector.dtype, 2)(vector), generate
+
+
+def _shuffled(builder, vector, order):
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), mask)
+
+
+def _address(context, builder, vector, signature, arguments):
+    index = context.cast(builder, arguments[1], signature.args[1], types.intp)
+    return builder.bitcast(builder.gep(arguments[0], [index]), vector.llvm().as_pointer())
