@@ -25,15 +25,15 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
-from . import native_transform
-from .kernel import OPTIONS, Kernel, threads_for
-from .native_transform import LANES, Plan, correlate_rows, down, first, last, multiply_rows, plan_of, up
+from . import native_rows, native_transform
+from .kernel import Kernel, threads_for
+from .native_rows import LANES, compiled
+from .native_transform import Plan, correlate_rows, down, first, last, multiply_rows, plan_of, up
 
-_kernel = partial(Kernel, uses=(native_transform,))
-_compiled = njit(**OPTIONS)
+_kernel = partial(Kernel, uses=(native_rows, native_transform))
 
 
 def convolution(u: Tensor, kernel: Tensor, reverse: Tensor | None) -> Tensor:
@@ -146,7 +146,7 @@ def _adjoint(g, u, kernel, reverse, grad_u, of_kernel, of_reverse, scratch, size
             _put_lags(total, of_kernel[group], of_reverse[group], tile, size)
 
 
-@_compiled
+@compiled
 def _transform_kernel(x, kernel, reverse, tile, size, radices, block, table, offsets):
     """x (n, 2, LANES) = the kernels' values at the roots, over n."""
     scale = x.dtype.type(1 / size)
@@ -164,7 +164,7 @@ def _transform_kernel(x, kernel, reverse, tile, size, radices, block, table, off
         down(x, start, 0, size, radices, block, table, offsets)
 
 
-@_compiled
+@compiled
 def _put_lags(x, kernel, reverse, tile, size):
     """The lags that x / n holds to rows of both kernels."""
     scale = x.dtype.type(1 / size)

@@ -19,17 +19,19 @@ weights.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
-from .kernel import OPTIONS, Kernel, threads_for
-from .scan.vectors import add, divide, load, multiply, splat, store, subtract, zeros_like
+from . import native_rows
+from .kernel import Kernel, threads_for
+from .native_rows import LANES, compiled, get, minus, negative, plus, put, scaled, times, times_conj
+from .scan.vectors import add, divide, load, multiply, splat, subtract, zeros_like
 
-# Points in a vector.
-_LANES = 16
-_compiled = njit(**OPTIONS)
+_kernel = partial(Kernel, uses=(native_rows,))
 
 
 def response(q: Tensor, p: Tensor, m: Tensor, a: Tensor, half: Tensor) -> Tensor:
@@ -67,41 +69,37 @@ def _weights(*given: Tensor) -> list[np.ndarray]:
 
 def _circle(half: Tensor, dtype: torch.dtype) -> np.ndarray:
     """(2, vectors, LANES): cos and sin, and those of the angle 0 behind the last point."""
-    missing = -len(half) % _LANES
+    missing = -len(half) % LANES
     padded = torch.nn.functional.pad(half, (0, missing))
-    return torch.stack((torch.cos(padded), torch.sin(padded))).to(dtype).view(2, -1, _LANES).numpy()
+    return torch.stack((torch.cos(padded), torch.sin(padded))).to(dtype).view(2, -1, LANES).numpy()
 
 
 def _scratch(threads: int, q: Tensor) -> np.ndarray:
     """(threads, rows, 2, LANES): reciprocals of the poles, sums and their gradients, gradients over the lanes."""
     _, lefts, _, modes = q.shape
-    return np.empty((threads, modes + 4 * lefts + lefts * 2 * modes + modes, 2, _LANES), _weights(q)[0].dtype)
+    return np.empty((threads, modes + 4 * lefts + lefts * 2 * modes + modes, 2, LANES), _weights(q)[0].dtype)
 
 
-@Kernel
+@_kernel
 def _response(q, p, m, a, circle, out, scratch):
     (features, lefts, _, modes), points, workers = q.shape, out.shape[2], len(scratch)
     for worker in prange(workers):
         inverse, rho = scratch[worker, :modes], scratch[worker, modes : modes + 2 * lefts]
         for h in range(worker * features // workers, (worker + 1) * features // workers):
             for k in range(circle.shape[1]):
-                c, s = load(circle, 0, k, 0, _LANES), load(circle, 1, k, 0, _LANES)
+                c, s = load(circle, 0, k, 0, LANES), load(circle, 1, k, 0, LANES)
                 _sums(inverse, rho, q[h], p[h], m[h], a[h], c, s)
                 f, _ = _feedback(rho, lefts, c)
                 for row in range(lefts - 1):
-                    joined = _times(_get(rho, 2 * row + 1), f)
-                    y = (
-                        subtract(load(rho, 2 * row, 0, 0, _LANES), multiply(c, joined[0])),
-                        subtract(load(rho, 2 * row, 1, 0, _LANES), multiply(c, joined[1])),
-                    )
+                    joined = times(get(rho, 2 * row + 1), f)
                     # The row is free again.
-                    _put(rho, 2 * row, _times((c, s), y))
-                    for lane in range(min(_LANES, points - k * _LANES)):
-                        out[row, h, k * _LANES + lane, 0] = rho[2 * row, 0, lane]
-                        out[row, h, k * _LANES + lane, 1] = rho[2 * row, 1, lane]
+                    put(rho, 2 * row, times((c, s), minus(get(rho, 2 * row), scaled(c, joined))))
+                    for lane in range(min(LANES, points - k * LANES)):
+                        out[row, h, k * LANES + lane, 0] = rho[2 * row, 0, lane]
+                        out[row, h, k * LANES + lane, 1] = rho[2 * row, 1, lane]
 
 
-@Kernel
+@_kernel
 def _adjoint(grad, q, p, m, a, circle, of_q, of_p, of_m, of_a, scratch):
     (features, lefts, _, modes), points, workers = q.shape, grad.shape[2], len(scratch)
     for worker in prange(workers):
@@ -112,11 +110,11 @@ def _adjoint(grad, q, p, m, a, circle, of_q, of_p, of_m, of_a, scratch):
             totals[:] = 0
             for k in range(circle.shape[1]):
                 for row in range(lefts - 1):
-                    for lane in range(_LANES):
-                        inside = k * _LANES + lane < points
+                    for lane in range(LANES):
+                        inside = k * LANES + lane < points
                         for part in range(2):
-                            g[2 * row, part, lane] = grad[row, h, k * _LANES + lane, part] if inside else 0
-                c, s = load(circle, 0, k, 0, _LANES), load(circle, 1, k, 0, _LANES)
+                            g[2 * row, part, lane] = grad[row, h, k * LANES + lane, part] if inside else 0
+                c, s = load(circle, 0, k, 0, LANES), load(circle, 1, k, 0, LANES)
                 _sums(inverse, rho, q[h], p[h], m[h], a[h], c, s)
                 _of_rows(g, rho, lefts, c, s)
                 _of_poles(totals, inverse, g, q[h], p[h], c, s)
@@ -129,7 +127,7 @@ def _adjoint(grad, q, p, m, a, circle, of_q, of_p, of_m, of_a, scratch):
                 of_a[h, n] = totals[2 * lefts * modes + n, 1].sum()
 
 
-@_compiled
+@compiled
 def _sums(inverse, rho, q, p, m, a, c, s):
     """1 / d of every pole to `inverse` (P, 2, LANES), and rho of every row to `rho` (2 lefts, 2, LANES)."""
     four = splat(4.0, c)
@@ -139,99 +137,69 @@ def _sums(inverse, rho, q, p, m, a, c, s):
         im = multiply(splat(a[n], c), sc)
         norm = add(multiply(re, re), multiply(im, im))
         over = divide(splat(1.0, c), norm)
-        _put(inverse, n, (multiply(re, over), multiply(im, over)))
+        put(inverse, n, (multiply(re, over), multiply(im, over)))
     zero = zeros_like(c)
     for left in range(len(q)):
         # Sums of q and of p apart: eight independent chains.
         b0, b1, b2, b3, p0, p1, p2, p3 = zero, zero, zero, zero, zero, zero, zero, zero
         for n in range(len(m)):
-            re, im = _get(inverse, n)
+            re, im = get(inverse, n)
             qb, pb = splat(q[left, 0, n], c), splat(p[left, 0, n], c)
             qp, pp = splat(q[left, 1, n], c), splat(p[left, 1, n], c)
             b0, b1 = add(multiply(qb, re), b0), add(multiply(qb, im), b1)
             b2, b3 = add(multiply(pb, re), b2), add(multiply(pb, im), b3)
             p0, p1 = add(multiply(qp, re), p0), add(multiply(qp, im), p1)
             p2, p3 = add(multiply(pp, re), p2), add(multiply(pp, im), p3)
-        _put(rho, 2 * left, (subtract(multiply(c, b0), multiply(s, b3)), add(multiply(c, b1), multiply(s, b2))))
-        _put(rho, 2 * left + 1, (subtract(multiply(c, p0), multiply(s, p3)), add(multiply(c, p1), multiply(s, p2))))
+        put(rho, 2 * left, (subtract(multiply(c, b0), multiply(s, b3)), add(multiply(c, b1), multiply(s, b2))))
+        put(rho, 2 * left + 1, (subtract(multiply(c, p0), multiply(s, p3)), add(multiply(c, p1), multiply(s, p2))))
 
 
-@_compiled
+@compiled
 def _feedback(rho, lefts, c):
     """f and t."""
-    over = _get(rho, 2 * lefts - 1)
+    over = get(rho, 2 * lefts - 1)
     re, im = add(splat(1.0, c), multiply(c, over[0])), multiply(c, over[1])
     norm = add(multiply(re, re), multiply(im, im))
-    t = (divide(re, norm), divide(subtract(zeros_like(im), im), norm))
-    return _times(_get(rho, 2 * lefts - 2), t), t
+    t = (divide(re, norm), divide(negative(im), norm))
+    return times(get(rho, 2 * lefts - 2), t), t
 
 
-@_compiled
+@compiled
 def _of_rows(g, rho, lefts, c, s):
     """The gradients of the rows to `g` (2 lefts, 2, LANES), which holds those of K at 2 row."""
     f, t = _feedback(rho, lefts, c)
-    minus_c = subtract(zeros_like(c), c)
+    minus_c = negative(c)
     g_f = (zeros_like(c), zeros_like(c))
     for row in range(lefts - 1):
-        of_B = _times_conj(_get(g, 2 * row), (c, s))
-        weighted = (multiply(minus_c, of_B[0]), multiply(minus_c, of_B[1]))
-        passed = _times_conj(weighted, _get(rho, 2 * row + 1))
-        g_f = (add(g_f[0], passed[0]), add(g_f[1], passed[1]))
-        _put(g, 2 * row, of_B)
-        _put(g, 2 * row + 1, _times_conj(weighted, f))
-    _put(g, 2 * lefts - 2, _times_conj(g_f, t))
-    of_P = _times_conj(g_f, _times(f, t))
-    _put(g, 2 * lefts - 1, (multiply(minus_c, of_P[0]), multiply(minus_c, of_P[1])))
+        of_B = times_conj(get(g, 2 * row), (c, s))
+        weighted = scaled(minus_c, of_B)
+        g_f = plus(g_f, times_conj(weighted, get(rho, 2 * row + 1)))
+        put(g, 2 * row, of_B)
+        put(g, 2 * row + 1, times_conj(weighted, f))
+    put(g, 2 * lefts - 2, times_conj(g_f, t))
+    put(g, 2 * lefts - 1, scaled(minus_c, times_conj(g_f, times(f, t))))
 
 
-@_compiled
+@compiled
 def _of_poles(totals, inverse, g, q, p, c, s):
     """The gradients of q and p (rows 2 left + right, modes) and, behind them, of m and a, added to `totals`."""
     modes, rows = len(inverse), len(g)
     cc, sc = multiply(c, c), multiply(splat(-4.0, c), multiply(s, c))
     zero = zeros_like(c)
     for n in range(modes):
-        re, im = _get(inverse, n)
+        re, im = get(inverse, n)
         c_re, c_im, s_re, s_im = multiply(c, re), multiply(c, im), multiply(s, re), multiply(s, im)
         q_re, q_im, p_re, p_im = zero, zero, zero, zero
         for row in range(rows):
-            g_re, g_im = _get(g, row)
-            of_q, of_p = _get(totals, row * modes + n)
+            g_re, g_im = get(g, row)
+            of_q, of_p = get(totals, row * modes + n)
             of_q = add(multiply(g_im, c_im), add(multiply(g_re, c_re), of_q))
             of_p = subtract(add(multiply(g_im, s_re), of_p), multiply(g_re, s_im))
-            _put(totals, row * modes + n, (of_q, of_p))
+            put(totals, row * modes + n, (of_q, of_p))
             wq, wp = splat(q[row // 2, row % 2, n], c), splat(p[row // 2, row % 2, n], c)
             q_re, q_im = add(multiply(wq, g_re), q_re), add(multiply(wq, g_im), q_im)
             p_re, p_im = add(multiply(wp, g_re), p_re), add(multiply(wp, g_im), p_im)
         g_I = (add(multiply(c, q_re), multiply(s, p_im)), subtract(multiply(c, q_im), multiply(s, p_re)))
-        g_d = _times_conj(g_I, _times((re, im), (re, im)))
-        of_m, of_a = _get(totals, rows * modes + n)
-        _put(totals, rows * modes + n, (subtract(of_m, multiply(cc, g_d[0])), subtract(of_a, multiply(sc, g_d[1]))))
-
-
-@_compiled
-def _get(x, row):
-    return load(x, row, 0, 0, _LANES), load(x, row, 1, 0, _LANES)
-
-
-@_compiled
-def _put(x, row, pair):
-    store(x, row, 0, 0, pair[0])
-    store(x, row, 1, 0, pair[1])
-
-
-@_compiled
-def _times(a, b):
-    return (
-        subtract(multiply(a[0], b[0]), multiply(a[1], b[1])),
-        add(multiply(a[0], b[1]), multiply(a[1], b[0])),
-    )
-
-
-@_compiled
-def _times_conj(a, b):
-    """a conj(b)."""
-    return (
-        add(multiply(a[0], b[0]), multiply(a[1], b[1])),
-        subtract(multiply(a[1], b[0]), multiply(a[0], b[1])),
-    )
+        g_d = times_conj(g_I, times((re, im), (re, im)))
+        of_m, of_a = get(totals, rows * modes + n)
+        put(totals, rows * modes + n, (subtract(of_m, multiply(cc, g_d[0])), subtract(of_a, multiply(sc, g_d[1]))))

@@ -15,18 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 
-from .kernel import OPTIONS
+from .native_rows import LANES, compiled, get, minus, negative, plus, put, scaled, times, times_conj, turned
 from .scan.vectors import add, load, multiply, splat, store, subtract, zeros_like
 
-# Polynomials in a row: 16 float32 are a line of the cache.
-LANES = 16
 # Rows of a block whose stages are done one by one: 32 KiB of float32.
 _BLOCK = 256
 _SIN_60 = math.sqrt(0.75)
-
-_compiled = njit(**OPTIONS)
 
 
 class Plan(NamedTuple):
@@ -60,7 +55,7 @@ def plan_of(length: int, dtype: torch.dtype) -> Plan:
     return Plan(sizes[0], np.array(radices), block, np.concatenate(rows).astype(real), np.array(offsets))
 
 
-@_compiled
+@compiled
 def down(x, start, first, size, radices, block, table, offsets):
     """The stages from `first` on that end in the block at `start`; coarse ones when their node begins there."""
     m = size
@@ -77,7 +72,7 @@ def down(x, start, first, size, radices, block, table, offsets):
         m = q
 
 
-@_compiled
+@compiled
 def up(x, start, first, size, radices, block, table, offsets):
     """`down` backward, n times its inverse; coarse stages when their node ends with the block at `start`."""
     m = 1
@@ -92,60 +87,60 @@ def up(x, start, first, size, radices, block, table, offsets):
                 _join(x, at, q, radix, table[offsets[stage] + at // m])
 
 
-@_compiled
+@compiled
 def _split(x, start, q, radix, w):
     """The node of r q rows at `start` to r nodes of q: out_j = sum_k (w e^(2 pi i j / r))^k in_k."""
     if radix == 4:
         for t in range(start, start + q):
-            a, b = _row(x, t), _turn(w[0], w[1], _row(x, t + q))
-            c, d = _turn(w[2], w[3], _row(x, t + 2 * q)), _turn(w[4], w[5], _row(x, t + 3 * q))
-            s, e, p, f = _add(a, c), _subtract(a, c), _add(b, d), _subtract(b, d)
-            _put(x, t, _add(s, p))
-            _put(x, t + q, (subtract(e[0], f[1]), add(e[1], f[0])))
-            _put(x, t + 2 * q, _subtract(s, p))
-            _put(x, t + 3 * q, (add(e[0], f[1]), subtract(e[1], f[0])))
+            a, b = get(x, t), turned(w[0], w[1], get(x, t + q))
+            c, d = turned(w[2], w[3], get(x, t + 2 * q)), turned(w[4], w[5], get(x, t + 3 * q))
+            s, e, p, f = plus(a, c), minus(a, c), plus(b, d), minus(b, d)
+            put(x, t, plus(s, p))
+            put(x, t + q, (subtract(e[0], f[1]), add(e[1], f[0])))
+            put(x, t + 2 * q, minus(s, p))
+            put(x, t + 3 * q, (add(e[0], f[1]), subtract(e[1], f[0])))
     elif radix == 3:
         for t in range(start, start + q):
-            a, b, c = _row(x, t), _turn(w[0], w[1], _row(x, t + q)), _turn(w[2], w[3], _row(x, t + 2 * q))
-            s, d = _add(b, c), _scale(_SIN_60, _subtract(b, c))
-            e = _subtract(a, _scale(0.5, s))
-            _put(x, t, _add(a, s))
-            _put(x, t + q, (subtract(e[0], d[1]), add(e[1], d[0])))
-            _put(x, t + 2 * q, (add(e[0], d[1]), subtract(e[1], d[0])))
+            a, b, c = get(x, t), turned(w[0], w[1], get(x, t + q)), turned(w[2], w[3], get(x, t + 2 * q))
+            s, d = plus(b, c), scaled(splat(_SIN_60, a[0]), minus(b, c))
+            e = minus(a, scaled(splat(0.5, a[0]), s))
+            put(x, t, plus(a, s))
+            put(x, t + q, (subtract(e[0], d[1]), add(e[1], d[0])))
+            put(x, t + 2 * q, (add(e[0], d[1]), subtract(e[1], d[0])))
     else:
         for t in range(start, start + q):
-            a, b = _row(x, t), _turn(w[0], w[1], _row(x, t + q))
-            _put(x, t, _add(a, b))
-            _put(x, t + q, _subtract(a, b))
+            a, b = get(x, t), turned(w[0], w[1], get(x, t + q))
+            put(x, t, plus(a, b))
+            put(x, t + q, minus(a, b))
 
 
-@_compiled
+@compiled
 def _join(x, start, q, radix, w):
     """r times the inverse of `_split`."""
     if radix == 4:
         for t in range(start, start + q):
-            a, b, c, d = _row(x, t), _row(x, t + q), _row(x, t + 2 * q), _row(x, t + 3 * q)
-            s, p, e, f = _add(a, c), _subtract(a, c), _add(b, d), _subtract(b, d)
-            _put(x, t, _add(s, e))
-            _put(x, t + q, _turn(w[0], -w[1], (add(p[0], f[1]), subtract(p[1], f[0]))))
-            _put(x, t + 2 * q, _turn(w[2], -w[3], _subtract(s, e)))
-            _put(x, t + 3 * q, _turn(w[4], -w[5], (subtract(p[0], f[1]), add(p[1], f[0]))))
+            a, b, c, d = get(x, t), get(x, t + q), get(x, t + 2 * q), get(x, t + 3 * q)
+            s, p, e, f = plus(a, c), minus(a, c), plus(b, d), minus(b, d)
+            put(x, t, plus(s, e))
+            put(x, t + q, turned(w[0], -w[1], (add(p[0], f[1]), subtract(p[1], f[0]))))
+            put(x, t + 2 * q, turned(w[2], -w[3], minus(s, e)))
+            put(x, t + 3 * q, turned(w[4], -w[5], (subtract(p[0], f[1]), add(p[1], f[0]))))
     elif radix == 3:
         for t in range(start, start + q):
-            a, b, c = _row(x, t), _row(x, t + q), _row(x, t + 2 * q)
-            s, d = _add(b, c), _scale(_SIN_60, _subtract(b, c))
-            e = _subtract(a, _scale(0.5, s))
-            _put(x, t, _add(a, s))
-            _put(x, t + q, _turn(w[0], -w[1], (add(e[0], d[1]), subtract(e[1], d[0]))))
-            _put(x, t + 2 * q, _turn(w[2], -w[3], (subtract(e[0], d[1]), add(e[1], d[0]))))
+            a, b, c = get(x, t), get(x, t + q), get(x, t + 2 * q)
+            s, d = plus(b, c), scaled(splat(_SIN_60, a[0]), minus(b, c))
+            e = minus(a, scaled(splat(0.5, a[0]), s))
+            put(x, t, plus(a, s))
+            put(x, t + q, turned(w[0], -w[1], (add(e[0], d[1]), subtract(e[1], d[0]))))
+            put(x, t + 2 * q, turned(w[2], -w[3], (subtract(e[0], d[1]), add(e[1], d[0]))))
     else:
         for t in range(start, start + q):
-            a, b = _row(x, t), _row(x, t + q)
-            _put(x, t, _add(a, b))
-            _put(x, t + q, _turn(w[0], -w[1], _subtract(a, b)))
+            a, b = get(x, t), get(x, t + q)
+            put(x, t, plus(a, b))
+            put(x, t + q, turned(w[0], -w[1], minus(a, b)))
 
 
-@_compiled
+@compiled
 def first(x, u, b, h, table):
     """The first stage, of four, from LANES features of the real sequence u[b], zeros behind it."""
     q, w = len(x) // 4, table[0]
@@ -153,104 +148,60 @@ def first(x, u, b, h, table):
         a, p = _input(u, b, t, h), _input(u, b, t + q, h)
         c, d = _input(u, b, t + 2 * q, h), _input(u, b, t + 3 * q, h)
         p, c, d = _ray(w[0], w[1], p), _ray(w[2], w[3], c), _ray(w[4], w[5], d)
-        s, e = (add(a, c[0]), c[1]), (subtract(a, c[0]), subtract(zeros_like(a), c[1]))
-        v, f = _add(p, d), _subtract(p, d)
-        _put(x, t, _add(s, v))
-        _put(x, t + q, (subtract(e[0], f[1]), add(e[1], f[0])))
-        _put(x, t + 2 * q, _subtract(s, v))
-        _put(x, t + 3 * q, (add(e[0], f[1]), subtract(e[1], f[0])))
+        s, e = (add(a, c[0]), c[1]), (subtract(a, c[0]), negative(c[1]))
+        v, f = plus(p, d), minus(p, d)
+        put(x, t, plus(s, v))
+        put(x, t + q, (subtract(e[0], f[1]), add(e[1], f[0])))
+        put(x, t + 2 * q, minus(s, v))
+        put(x, t + 3 * q, (add(e[0], f[1]), subtract(e[1], f[0])))
 
 
-@_compiled
+@compiled
 def last(x, y, b, h, table):
     """The last stage of the way back, its real part to LANES features of y[b]."""
     q, w = len(x) // 4, table[0]
     for t in range(q):
-        a, p, c, d = _row(x, t), _row(x, t + q), _row(x, t + 2 * q), _row(x, t + 3 * q)
-        s, v, e, f = _add(a, c), _subtract(a, c), _add(p, d), _subtract(p, d)
+        a, p, c, d = get(x, t), get(x, t + q), get(x, t + 2 * q), get(x, t + 3 * q)
+        s, v, e, f = plus(a, c), minus(a, c), plus(p, d), minus(p, d)
         _output(y, b, t, h, add(s[0], e[0]))
         _output(y, b, t + q, h, _real_turn(w[0], w[1], (add(v[0], f[1]), subtract(v[1], f[0]))))
-        _output(y, b, t + 2 * q, h, _real_turn(w[2], w[3], _subtract(s, e)))
+        _output(y, b, t + 2 * q, h, _real_turn(w[2], w[3], minus(s, e)))
         _output(y, b, t + 3 * q, h, _real_turn(w[4], w[5], (subtract(v[0], f[1]), add(v[1], f[0]))))
 
 
-@_compiled
+@compiled
 def multiply_rows(x, k, start, rows, conjugate):
     """x k, or x conj(k), to x."""
     for t in range(start, start + rows):
-        a, b = _row(x, t), _row(k, t)
-        if conjugate:
-            b = (b[0], subtract(zeros_like(b[1]), b[1]))
-        _put(x, t, _times(a, b))
+        a, b = get(x, t), get(k, t)
+        put(x, t, times_conj(a, b) if conjugate else times(a, b))
 
 
-@_compiled
+@compiled
 def correlate_rows(x, v, total, start, rows):
     """total + x conj(v) to total."""
     for t in range(start, start + rows):
-        b = _row(v, t)
-        _put(total, t, _add(_row(total, t), _times(_row(x, t), (b[0], subtract(zeros_like(b[1]), b[1])))))
+        put(total, t, plus(get(total, t), times_conj(get(x, t), get(v, t))))
 
 
-@_compiled
+@compiled
 def _input(u, b, t, h):
     return load(u, b, t, h, LANES) if t < u.shape[1] else zeros_like(load(u, b, 0, h, LANES))
 
 
-@_compiled
+@compiled
 def _output(y, b, t, h, row):
     if t < y.shape[1]:
         store(y, b, t, h, row)
 
 
-@_compiled
-def _row(x, t):
-    return load(x, t, 0, 0, LANES), load(x, t, 1, 0, LANES)
-
-
-@_compiled
-def _put(x, t, row):
-    store(x, t, 0, 0, row[0])
-    store(x, t, 1, 0, row[1])
-
-
-@_compiled
-def _add(a, b):
-    return add(a[0], b[0]), add(a[1], b[1])
-
-
-@_compiled
-def _subtract(a, b):
-    return subtract(a[0], b[0]), subtract(a[1], b[1])
-
-
-@_compiled
-def _scale(number, a):
-    factor = splat(number, a[0])
-    return multiply(factor, a[0]), multiply(factor, a[1])
-
-
-@_compiled
-def _times(a, b):
-    return (
-        subtract(multiply(a[0], b[0]), multiply(a[1], b[1])),
-        add(multiply(a[0], b[1]), multiply(a[1], b[0])),
-    )
-
-
-@_compiled
-def _turn(re, im, a):
-    """(re + i im) a, for numbers re and im."""
-    return _times((splat(re, a[0]), splat(im, a[0])), a)
-
-
-@_compiled
+@compiled
 def _ray(re, im, a):
     """(re + i im) a for real a."""
     return multiply(splat(re, a), a), multiply(splat(im, a), a)
 
 
-@_compiled
+@compiled
 def _real_turn(re, im, a):
     """Re((re - i im) a)."""
     return add(multiply(splat(re, a[0]), a[0]), multiply(splat(im, a[0]), a[1]))
