@@ -26,7 +26,7 @@ from torch import Tensor
 from ..errors import UsageError
 from . import sum_backends
 from .keops import lazy_tensor
-from .sum_backends import numba_installed
+from .sum_backends import native_reaches, numba_installed
 from .transforms import refuse_transforms
 
 __all__ = ["dplr_response"]
@@ -60,7 +60,7 @@ def dplr_response(
         UsageError: unknown backend, one that cannot run here, or length < 1.
     Source: arXiv 2111.00396, appendix C.3, with the pole at omega = -1 cleared.
     """
-    backend = _choose(backend, dt.device, len(P))
+    backend = _choose(backend, dt, len(P))
     refuse_transforms("The Cauchy kernel")
     if length < 1:
         raise UsageError(f"A kernel needs a length >= 1, got {length}.")
@@ -88,15 +88,15 @@ def dplr_response(
     return torch.polar(torch.ones_like(half), half).to(response.dtype) * response
 
 
-def _choose(backend: str, device: torch.device, rank: int) -> str:
-    if backend == "auto" and device.type == "cpu" and rank == 1 and numba_installed():
+def _choose(backend: str, dt: Tensor, rank: int) -> str:
+    if backend == "auto" and rank == 1 and native_reaches(dt):
         return "native"
     if backend != "native":
-        return sum_backends.choose("the Cauchy kernel", backend, device)
-    if device.type != "cpu" or rank != 1:
+        return sum_backends.choose("the Cauchy kernel", backend, dt.device)
+    if dt.device.type != "cpu" or rank != 1:
         raise UsageError(
             f"backend='native' of the Cauchy kernel is for a low-rank part of rank 1 on a CPU, and this one has rank "
-            f"{rank} and is on {device.type}: use backend='torch'."
+            f"{rank} and is on {dt.device.type}: use backend='torch'."
         )
     if not numba_installed():
         raise UsageError(

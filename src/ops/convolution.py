@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import UsageError, unknown
 from .opaque import as_outside, dense, gradients, leaves
-from .sum_backends import numba_installed
+from .sum_backends import native_reaches, numba_installed
 from .transforms import refuse_transforms
 
 # Elements of one tile's padded input on a CPU: 4 MiB of float32. Larger work buffers are given back to the system
@@ -71,7 +71,7 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None, ba
 
 def _choose(backend: str, u: Tensor) -> str:
     if backend == "auto":
-        return "native" if u.device.type == "cpu" and u.shape[2] >= _NATIVE_FEATURES and numba_installed() else "torch"
+        return "native" if u.shape[2] >= _NATIVE_FEATURES and native_reaches(u) else "torch"
     if backend not in BACKENDS:
         raise unknown("backend of convolve", backend, BACKENDS)
     if backend == "native" and not numba_installed():

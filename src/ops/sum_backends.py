@@ -6,6 +6,8 @@ import functools
 import importlib.util
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..errors import UsageError, unknown
 from .keops import keops_reason
@@ -51,6 +53,12 @@ def choose(what: str, backend: str, device: torch.device) -> str:
 def numba_installed() -> bool:
     """Whether the native backends of the sums and of the convolution can run on a CPU."""
     return importlib.util.find_spec("numba") is not None
+
+
+def native_reaches(tensor: Tensor) -> bool:
+    """Whether native code can run on this tensor, or on the one that it stands for in a graph: on a CPU, with memory."""
+    without_memory = isinstance(tensor, FakeTensor) and not torch.compiler.is_compiling()
+    return tensor.device.type == "cpu" and not without_memory and numba_installed()
 
 
 def _triton_reason() -> str:

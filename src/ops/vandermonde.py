@@ -100,7 +100,8 @@ class _InBlocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx, sequence: Tensor, M: int, Q: int) -> Tensor:
         H, R, L = ctx.shape = sequence.shape
-        blocks = torch.zeros(H, R, Q * M, dtype=sequence.dtype, device=sequence.device)
+        blocks = torch.empty(H, R, Q * M, dtype=sequence.dtype, device=sequence.device)
+        blocks[..., : Q * M - L] = 0
         transpose_into(blocks[..., Q * M - L :].transpose(0, 1), sequence.permute(1, 2, 0))
         return blocks.view(H, R * Q, M)
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 from fractal_ssm.errors import UsageError
-from fractal_ssm.ops import cauchy
+from fractal_ssm.ops import cauchy, sum_backends
 from fractal_ssm.ops.cauchy import dplr_response
 
 NAMES = ("Lambda", "P", "Q", "B", "C", "dt")
@@ -140,7 +140,8 @@ def test_refusals(monkeypatch):
         dplr_response(*values, 0)
     with pytest.raises(UsageError, match="this one has rank 2"):
         dplr_response(*draw(rank=2), 4, backend="native")
-    monkeypatch.setattr(cauchy, "numba_installed", lambda: False)
+    for module in (cauchy, sum_backends):
+        monkeypatch.setattr(module, "numba_installed", lambda: False)
     with pytest.raises(UsageError, match="pip install numba"):
         dplr_response(*values, 4, backend="native")
     assert dplr_response(*values, 4).isfinite().all()
