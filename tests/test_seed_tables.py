@@ -55,9 +55,12 @@ def test_seeds_that_learned_a_proxy():
         *(proxy_row("s5-short", "recall", test, 300) for test in (0.5, 0.52)),
         *(proxy_row("fractal", "recall", test, steps) for test, steps in ((1.0, 20), (0.9, 40), (0.89, 300))),
         proxy_row("fractal", "adding", 1.0),
+        proxy_row("fractal", "recall", 0.95) | {"settings": "model.layer.measure=legs"},
     ]
     found = learnability.lines("recall", rows)
-    assert [line[:2] for line in found] == [["fractal", "2 of 3"], ["s5-short", "0 of 2"]]
+    # Other settings are no seeds of the experiment.
+    other = ["fractal model.layer.measure=legs", "1 of 1"]
+    assert [line[:2] for line in found] == [["fractal", "2 of 3"], other, ["s5-short", "0 of 2"]]
     assert found[0][2:] == ["21 to 94 %", "93.0 %", "89.0 %", "100.0 %", "40", "80", "1,000"]
     # Pathfinder counts from another threshold.
     found = learnability.lines("pathfinder", [proxy_row("s5", "pathfinder", test) for test in (0.85, 0.84)])
@@ -69,6 +72,7 @@ def test_validations_are_gathered_once_and_drawn(tmp_path, monkeypatch):
     for seed, status in ((0, "finished"), (1, "finished"), (2, "failed")):
         choices = {"experiment": "proxy/s5-recall"}
         write_run(tmp_path / f"run{seed}", [0.5], [0.6, 1.0], seed=seed, status=status, choices=choices)
+    write_run(tmp_path / "other", [0.5], [0.6], seed=3, choices=choices, overrides=["seed=3", "model.d_model=8"])
     learnability.gather_curves("c", [tmp_path])
     rows = learnability.gather_curves("c", [tmp_path])
     assert [(row["seed"], row["step"], row["accuracy"]) for row in rows] == [
@@ -138,7 +142,10 @@ def test_a_validation_of_the_page_belongs_to_a_run_of_the_table():
     last = {}
     for row in curves:
         last[row["experiment"], row["seed"], row["started"]] = int(row["step"])
-    assert last == {(row["experiment"], row["seed"], row["started"]): int(row["steps"]) for row in rows}
+    # Runs with other settings have a line of their own, and no curve.
+    plain = [row for row in rows if not row["settings"]]
+    assert last == {(row["experiment"], row["seed"], row["started"]): int(row["steps"]) for row in plain}
+    assert len(plain) == len(rows) - 2
 
 
 def test_the_contrast_differs_in_its_time_steps_only():
