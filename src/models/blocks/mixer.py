@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UsageError, unknown
+from ...ops.pointwise import gated, gelu_tanh, glu
 from .dense import TiedDropout, dense
 
 
@@ -24,7 +25,7 @@ class GLU(nn.Module):
         self.linear = dense(d_input, 2 * d_model, framework)
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
-        return F.glu(self.linear(self.dropout(F.gelu(self.element_dropout(y)))))
+        return glu(self.linear(self.dropout(F.gelu(self.element_dropout(y)))))
 
 
 class FullGLU(nn.Module):
@@ -37,8 +38,8 @@ class FullGLU(nn.Module):
         self.gate = dense(d_input, d_model, framework)
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
-        hidden = self.dropout(F.gelu(y, approximate="tanh"))
-        return self.value(hidden) * self.gate(hidden).sigmoid()
+        hidden = self.dropout(gelu_tanh(y))
+        return gated(self.value(hidden), self.gate(hidden))
 
 
 class HalfGLU1(nn.Module):
@@ -50,8 +51,8 @@ class HalfGLU1(nn.Module):
         self.gate = dense(d_model, d_model, framework)
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
-        hidden = self.dropout(F.gelu(y, approximate="tanh"))
-        return hidden * self.gate(hidden).sigmoid()
+        hidden = self.dropout(gelu_tanh(y))
+        return gated(hidden, self.gate(hidden))
 
 
 class HalfGLU2(nn.Module):
@@ -63,7 +64,7 @@ class HalfGLU2(nn.Module):
         self.gate = dense(d_model, d_model, framework)
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
-        return y * self.gate(self.dropout(F.gelu(y, approximate="tanh"))).sigmoid()
+        return gated(y, self.gate(self.dropout(gelu_tanh(y))))
 
 
 class GELU(nn.Module):
@@ -73,7 +74,7 @@ class GELU(nn.Module):
         super().__init__()
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
-        return F.gelu(y, approximate="tanh")
+        return gelu_tanh(y)
 
 
 class SiLUGate(nn.Module):
@@ -88,7 +89,7 @@ class SiLUGate(nn.Module):
         self.gate = dense(d_model, d_model, framework)
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
-        return self.out(y) * F.silu(self.gate(z))
+        return gated(self.out(y), self.gate(z), silu=True)
 
 
 class PassThrough(nn.Module):
