@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from . import contenders as parts
-from . import report, siso, steps
+from . import report, siso, stepping, steps
 from .cases import CASES, CURVES, QUICK, QUICK_CURVES, WHOLE_LAYERS, Case
 from .contenders import Contenders
 from .timing import CLOCKS, Table, forget_peak, peak_mb, resident_mb, time_cpu
@@ -29,10 +29,10 @@ from .timing import CLOCKS, Table, forget_peak, peak_mb, resident_mb, time_cpu
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = parts.KINDS | siso.KINDS
 # The CSV of a case; the others are in "bench".
-GROUPS = {"step": "steps", **dict.fromkeys(WHOLE_LAYERS, "layers")}
+GROUPS = {"training": "steps", "stepping": "stepping", **dict.fromkeys(WHOLE_LAYERS, "layers")}
 COLUMNS = (
-    "case", "contender", "what", "ms", "p20", "p80", "of_copy", "samples_s", "peak_mb", "error", "gradient_error",
-    "clock", "threads", "torch", "note",
+    "case", "contender", "what", "ms", "p20", "p80", "of_copy", "of_ours", "samples_s", "peak_mb", "error",
+    "gradient_error", "clock", "threads", "torch", "note",
 )  # fmt: skip
 
 
@@ -80,7 +80,10 @@ def errors(found: list[Tensor], exact: list[Tensor]) -> tuple[float, float]:
 
 def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: bool, clock: str = "wall") -> None:
     common = {"case": case.name, "clock": clock, "threads": torch.get_num_threads(), "torch": torch.__version__}
-    if case.kind == "step":
+    if case.kind == "stepping":
+        stepping.bench(case.shape, table, seconds, only_ours, CLOCKS[clock], common)
+        return
+    if case.kind == "training":
         peak_of = partial(_peak, case) if memory else None
         steps.bench(case.shape, table, seconds, only_ours, peak_of, clock, common)
         return
@@ -134,7 +137,7 @@ def _peak(case: Case, name: str) -> float:
 
 def _print_peak(text: str, name: str) -> None:
     case = eval(text, {"Case": Case})  # noqa: S307  our own repr, passed by `_peak`
-    if case.kind == "step":
+    if case.kind == "training":
         print(steps.peak_over_idle(case.shape, name))
         return
     contenders = KINDS[case.kind](case.shape, case.mode)
@@ -172,7 +175,7 @@ def main() -> None:
         parser.error("--quick needs --out, so that its numbers do not replace real ones")
     out = Path(options.out or ROOT / "docs/results/bench")
     seconds = 0.01 if options.quick else options.seconds
-    groups: dict[str, list[Case]] = {"bench": [], "layers": [], "steps": []}
+    groups: dict[str, list[Case]] = {"bench": [], "layers": [], "steps": [], "stepping": []}
     for case in QUICK if options.quick else CASES:
         groups[GROUPS.get(case.kind, "bench")].append(case)
     chosen = {group: [case for case in cases if options.only in case.name] for group, cases in groups.items()}
@@ -203,7 +206,7 @@ def _curves(out: Path, curves: dict[str, list[Case]], seconds: float, clock: str
 
 def _document(out: Path, groups: list[str]) -> None:
     """The tables of what was measured as a whole, and those of results that other commands left."""
-    names = {"bench": "CPU", "layers": "S4D and S4 layers", "steps": "training step"}
+    names = {"bench": "CPU", "layers": "S4D and S4 layers", "steps": "training step", "stepping": "one position"}
     tables = {names[group]: report.tables_of(out / f"{group}.csv") for group in groups}
     tables["profile"] = report.profile_tables(ROOT / "docs/results/steps")
     tables["GPU"] = report.gpu_table(sorted((ROOT / "docs/results/gpu").glob("*scan.csv")))

@@ -11,7 +11,8 @@ WHOLE_LAYERS = ("s4d", "s4")
 @dataclass(frozen=True)
 class Case:
     """kind "scan": shape (B, L, P); "layer": (B, L, H, P stored modes); "kernel": (H, L, P stored modes); "s4d" and
-    "s4", whole layers: (B, L, H, N); "step", a whole training step of S5's ListOps model: (B, L, H, blocks)."""
+    "s4", whole layers: (B, L, H, N); "training", a whole step of training S5's ListOps model: (B, L, H, blocks);
+    "stepping", one position of every layer that has a state: (B, H, positions seen before)."""
 
     kind: str
     shape: tuple[int, ...]
@@ -21,7 +22,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        fixed = {"kernel": "kernel", "step": "training step"}
+        fixed = {"kernel": "kernel", "training": "training step", "stepping": "one position"}
         words = fixed.get(self.kind, f"{self.kind}{' layer' * (self.kind in WHOLE_LAYERS)} {self.mode}")
         return f"{words} {self.shape}"
 
@@ -35,7 +36,8 @@ CASES = (
     Case("layer", (8, 4096, 128, 32)),
     Case("kernel", (128, 4096, 32)),
     *(Case(kind, (8, 4096, 128, 64), mode) for kind in WHOLE_LAYERS for mode in ("causal", "bidirectional")),
-    Case("step", (4, 2048, 128, 8)),
+    Case("training", (4, 2048, 128, 8)),
+    *(Case("stepping", shape) for shape in ((1, 128, 0), (1, 128, 100_000), (16, 128, 0))),
 )
 QUICK = (
     Case("scan", (2, 64, 4)),
@@ -43,7 +45,8 @@ QUICK = (
     Case("layer", (2, 64, 8, 4)),
     Case("kernel", (4, 64, 4)),
     *(Case(kind, (2, 32, 4, 8), mode) for kind in WHOLE_LAYERS for mode in ("causal", "bidirectional")),
-    Case("step", (2, 32, 8, 2)),
+    Case("training", (2, 32, 8, 2)),
+    Case("stepping", (2, 8, 64)),
 )
 
 # Curves: our backends and torch's copy over L at (2, L, 64) and over P at (4, 4096, P).

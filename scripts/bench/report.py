@@ -9,6 +9,7 @@ from pathlib import Path
 
 BEGIN, END = "<!-- {} table written by `make bench` -->", "<!-- end of the {} table -->"
 STEP_HEADER = "| contender | ms a step | x ours | samples/s | peak MB | error of the loss | gradient error | note |"
+POSITION_HEADER = "| contender | us a step | 20 % | 80 % | x ours | error | note |"
 HEADER = "| contender | forward ms | x copy | forward+backward ms | x copy | peak MB | error | gradient error | note |"
 
 
@@ -49,6 +50,9 @@ def tables_of(source: Path) -> str:
         if any("training step" in found for found in contenders.values()):
             parts += _step_table(contenders)
             continue
+        if case.startswith("one position"):
+            parts += _position_table(contenders)
+            continue
         parts += [HEADER, _rule(HEADER)]
         for name, found in contenders.items():
             forward, both = found.get("forward", {}), found.get("forward+backward", {})
@@ -68,6 +72,15 @@ def _step_table(contenders: dict[str, dict[str, dict[str, str]]]) -> list[str]:
         rest = ("samples_s", "peak_mb", "error", "gradient_error", "note")
         cells = [name, row["ms"], ratio, *(row[key] for key in rest)]
         lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _position_table(contenders: dict[str, dict[str, dict[str, str]]]) -> list[str]:
+    lines = [POSITION_HEADER, _rule(POSITION_HEADER)]
+    for name, found in contenders.items():
+        row = next(iter(found.values()))
+        times = (f"{1e3 * float(row[key]):.1f}" if row[key] else "" for key in ("ms", "p20", "p80"))
+        lines.append("| " + " | ".join([name, *times, row["of_ours"], row["error"], row["note"]]) + " |")
     return lines
 
 

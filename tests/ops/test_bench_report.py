@@ -10,7 +10,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("__main__", "report", "cases", "timing", "steps", "siso")
+MODULES = ("__main__", "report", "cases", "timing", "steps", "stepping", "siso")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_wrong_gradient_is_named(bench, monkeypatch, tmp_path):
 def test_a_training_step_is_verified_timed_and_tabulated(bench, tmp_path):
     main, report = bench["__main__"], bench["report"]
     table = bench["timing"].Table(tmp_path / "bench.csv", main.COLUMNS)
-    main.bench(bench["cases"].Case("step", (2, 16, 8, 1)), table, seconds=0.0, only_ours=True, memory=False)
+    main.bench(bench["cases"].Case("training", (2, 16, 8, 1)), table, seconds=0.0, only_ours=True, memory=False)
     table.close()
     (row,) = table.rows
     assert float(row["gradient_error"]) < 1e-4 and float(row["error"]) < 1e-5 and not row["note"]
@@ -92,7 +92,7 @@ def test_a_step_with_wrong_gradients_is_named(bench, monkeypatch, tmp_path):
 
     monkeypatch.setitem(steps.CONTENDERS, "ours", ("torch", wrong))
     table = bench["timing"].Table(tmp_path / "bench.csv", main.COLUMNS)
-    main.bench(bench["cases"].Case("step", (2, 16, 8, 1)), table, seconds=0.0, only_ours=True, memory=False)
+    main.bench(bench["cases"].Case("training", (2, 16, 8, 1)), table, seconds=0.0, only_ours=True, memory=False)
     table.close()
     assert table.rows[0]["note"] == "gradients are wrong"
 
@@ -143,3 +143,23 @@ def test_a_whole_layer_is_verified_timed_and_tabulated(bench, tmp_path):
     both = table.rows[-1]
     assert both["what"] == "forward+backward" and float(both["gradient_error"]) < 1e-4 and not both["note"]
     assert "**s4 layer bidirectional (2, 16, 4, 8)**" in report.tables_of(tmp_path / "layers.csv")
+
+
+def test_a_position_is_verified_timed_and_tabulated(bench, monkeypatch, tmp_path):
+    main, report, stepping = bench["__main__"], bench["report"], bench["stepping"]
+    ours = "ours: S4D"
+    monkeypatch.setattr(stepping, "LAYERS", {ours: {"name": "s4d", "d_state": 4}})
+
+    def wrong(layer, batch):
+        return lambda u, x: (layer.step(u, x)[0] + 1, x), layer.initial_state(batch)
+
+    plain = stepping.PEERS["published S4D, plain torch"]
+    monkeypatch.setattr(stepping, "PEERS", {"plain": plain, "wrong": ("torch", ours, wrong)})
+    table = bench["timing"].Table(tmp_path / "stepping.csv", main.COLUMNS)
+    main.bench(bench["cases"].Case("stepping", (2, 8, 5)), table, seconds=0.0, only_ours=False, memory=False)
+    table.close()
+    rows = {row["contender"]: row for row in table.rows}
+    assert [row["note"] for row in rows.values()] == ["", "", "wrong"]
+    assert all(float(rows[name]["error"]) < 1e-5 for name in (ours, "plain")) and float(rows[ours]["of_ours"]) == 1
+    text = report.tables_of(tmp_path / "stepping.csv")
+    assert "**one position (2, 8, 5)**" in text and f"| {ours} | {1e3 * float(rows[ours]['ms']):.1f} |" in text
