@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fractal_ssm.ops.fused import ssm, sweep
+from fractal_ssm.ops.fused.native_feedthrough import feedthrough_gradients
 from ssm_cases import H_OUT, SHAPES, B, H, L, P, check, cut, inputs, loop
 
 # Positions of a piece: parts of a sample (the last one short), one sample, two samples and one.
@@ -67,6 +68,20 @@ def test_feedthrough(backend, which):
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
+
+
+# Rows around those of a task and of a tile; one thread and several.
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 1023, 1025, 3000])
+@pytest.mark.parametrize("features", [1, 7, 32])
+@pytest.mark.parametrize("real", [torch.float32, torch.float64])
+def test_gradients_of_the_feedthrough(count, features, real):
+    generator = torch.Generator().manual_seed(0)
+    u, gy = torch.randn(2, count, features, generator=generator, dtype=real).unbind()
+    D, gu = torch.randn(features, generator=generator, dtype=real), torch.empty_like(u)
+    gD, exact = feedthrough_gradients(u, gy, D, gu), (u.double() * gy.double()).sum(0)
+    torch.testing.assert_close(gu, gy * D, rtol=0, atol=0)
+    assert gD.dtype == real
+    assert (gD - exact).abs().max() <= 4 * torch.finfo(real).eps * (u * gy).abs().sum(0).max()
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -130,6 +130,11 @@ class Sums:
     def _feedthrough(self, u: Tensor, gy: Tensor | None, gu: Tensor) -> None:
         if gy is None:
             gu.zero_()
+        elif self._system.backend == "native":
+            from .native_feedthrough import feedthrough_gradients
+
+            u, gy = plain(rows(u)), plain(rows(gy))
+            self._gD += feedthrough_gradients(u, gy, self._system.D, gu.view(u.shape))
         else:
             self._gD += torch.mul(gy, u, out=gu).sum((0, 1))
             torch.mul(gy, self._system.D, out=gu)
