@@ -43,8 +43,8 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None, ba
         u: (B, L, H) real. float32 and float64 are computed as they are; bfloat16 and float16 in float32.
         kernel: (H, L_kernel) real, lags 0, 1, ...
         reverse_kernel: (H, L_reverse) real, lags -1, -2, ...; None for a causal convolution.
-        backend: "torch", "native" (CPU, compiled by numba at the first call, about 7 s for forward and backward, and
-            cached), or "auto": "native" on a CPU with numba for 4 features or more, else "torch".
+        backend: "torch", "native" (CPU, compiled by numba at the first call, about 10 s for forward and backward,
+            and cached), or "auto": "native" on a CPU with numba for 4 features or more, else "torch".
     Returns:
         (B, L, H), in u's dtype. The same inside an autocast region: transforms never run in half precision. Deviation
         from the exact sum, for either backend: about 3e-7 of the largest entry in float32, 1e-15 in float64.

@@ -56,7 +56,7 @@ def numba_installed() -> bool:
 
 
 def native_reaches(tensor: Tensor) -> bool:
-    """Whether native code can run on this tensor, or on the one that it stands for in a graph: on a CPU, with memory."""
+    """Whether native code can run on this tensor, or on that which it stands for in a graph: on a CPU, with memory."""
     without_memory = isinstance(tensor, FakeTensor) and not torch.compiler.is_compiling()
     return tensor.device.type == "cpu" and not without_memory and numba_installed()
 

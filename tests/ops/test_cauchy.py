@@ -7,6 +7,7 @@ import torch
 from fractal_ssm.errors import UsageError
 from fractal_ssm.ops import cauchy, sum_backends
 from fractal_ssm.ops.cauchy import dplr_response
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 NAMES = ("Lambda", "P", "Q", "B", "C", "dt")
 
@@ -114,6 +115,15 @@ def test_native_error_in_single_precision():
     ]
     for ours, theirs in zip(*errors, strict=True):
         assert ours < 1.5 * theirs < 1e-4
+
+
+def test_tensors_without_memory_go_through_torch():
+    with FakeTensorMode():
+        values = [torch.empty(1, 2, 3, dtype=torch.complex64, requires_grad=True) for _ in range(5)]
+        Lambda, P, Q, B, C = values[0][0], *values[1:3], values[3][0], values[4]
+        response = dplr_response(Lambda, P, Q, B, C, torch.empty(2), 9)
+        response.real.sum().backward()
+    assert response.shape == (1, 2, 5)
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
