@@ -149,7 +149,12 @@ class DiagonalSSM(StatefulLayer):
         )
 
     def _native_step(self, u: Tensor, state: Any) -> NativeStep | None:
-        return super()._native_step(u, state) if u.shape[0] <= MIXED_BATCH else None
+        return super()._native_step(u, state) if u.shape[0] <= self._native_batch else None
+
+    @property
+    def _native_batch(self) -> int:
+        """The most samples that are stepped natively; for more, products of matrices are faster."""
+        return MIXED_BATCH
 
     def _build_native(self) -> NativeStep:
         Lambda_bar, gamma, B_tilde = self._discretise(1.0)

@@ -75,7 +75,9 @@ class StatefulLayer(SequenceLayer):
     def step(self, u_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One position: u_t (B, H) and a state to y_t (B, H) and the next state.
 
-        Without gradients the discrete system is kept from one step to the next, until a parameter changes.
+        Without gradients the discrete system is kept from one step to the next, until a parameter changes; on a CPU the
+        step is then one native call, compiled at the first one (seconds, once on a machine), for as many samples as
+        are fastest so.
 
         torch.compile leaves a step as it is and compiles what is around it: inductor does not support complex
         arithmetic, and a graph would build the discrete system anew at every step. torch.export (strict=False, its

@@ -73,6 +73,14 @@ def test_frozen_layers_step_natively_without_no_grad(name, forbid):
 
 
 @torch.no_grad()
+def test_where_the_gates_are_computed_larger_batches_stay_native(forbid):
+    layer, u = build(("fractal", {"d_state": 16, "n_alphas": 2, "time": "ltv"})), draw(MIXED_BATCH + 1, 5, D_MODEL)
+    expected, _ = layer(u)
+    forbid(layer, "_advance")
+    assert relative_error(run_in_steps(layer, u)[0], expected) < 1e-12
+
+
+@torch.no_grad()
 def test_large_batches_are_matrix_products(forbid):
     layer = S5(D_MODEL, d_state=16, blocks=2).double()
     u = draw(MIXED_BATCH + 1, D_MODEL)

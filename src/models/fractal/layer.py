@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...ops.discretize import check_method, discretize
-from ...ops.step import MixedStep, NativeStep
+from ...ops.step import AT_TIME_BATCH, MixedStep, NativeStep
 from ...registry import register_layer
 from ..base import broadcast_dt_scale
 from ..ssm import DiagonalSSM, StepMatrices
@@ -229,6 +229,10 @@ class Fractal(DiagonalSSM):
         Lambda_bar, gamma = discretize_scaled(parts.Lambda, elapsed, torch.ones_like(elapsed))
         y, x = super()._advance(StepMatrices(Lambda_bar, parts.input, parts.output, gamma), u, x)
         return y, ScaledState(x, elapsed + 1)
+
+    @property
+    def _native_batch(self) -> int:
+        return super()._native_batch if self.time == "lti" else AT_TIME_BATCH
 
     def _build_native(self) -> NativeStep:
         if self.time == "lti":

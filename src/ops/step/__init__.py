@@ -19,11 +19,11 @@ from torch import Tensor
 from ..scan.custom_op import plain
 from ..transforms import transform_active
 
-__all__ = ["MIXED_BATCH", "MixedStep", "NativeStep", "SeparateStep", "available", "unobserved"]
+__all__ = ["AT_TIME_BATCH", "MIXED_BATCH", "MixedStep", "NativeStep", "SeparateStep", "available", "unobserved"]
 
 # The most samples for which a MixedStep, one row after the other on one thread, is faster than matrix products on all
-# of them; measured on 2 cores with H 128.
-MIXED_BATCH = 8
+# of them; and for which it is where the gates have to be computed as well. Measured on 2 cores with H 128.
+MIXED_BATCH, AT_TIME_BATCH = 8, 64
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
