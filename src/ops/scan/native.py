@@ -3,7 +3,8 @@
 Traffic of the forward: b read, x written. Of the backward: g and x read, the gradient of b written; the gradient of a
 constant `a` is accumulated on the way, in `a`'s dtype over a tile of steps and in double precision across tiles. The
 states of a block of modes stay in registers over a tile (`vectors`); tiles of time, walked block by block, keep what
-is read and written at a time within the caches.
+is read and written at a time within the innermost cache. The memory of a result is asked for a tile ahead, or every
+store would wait for it. Arrays beyond the cache move at the speed of memory.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from numba.extending import overload
 from torch import Tensor
 
 from ..kernel import Kernel, threads_for
-from .vectors import conj_multiply_add, load, multiply_add, store, zeros_like
+from .vectors import conj_multiply_add, load, multiply_add, prefetch_to_write, store, zeros_like
 
-# Steps of a tile of time.
-_TILE = 64
+# Steps of a tile of time, and how many steps ahead the memory of a result is asked for.
+_TILE = 16
+_AHEAD = 16
 # Modes in a vector: 16 complex64 are two cache lines, and as much as the registers hold. What is left of the modes goes
 # in fours, then one by one.
 _LANES = 16
+# Threads that keep a partial sum of a gate gradient of L steps of their own; more divide the modes.
+_MOST_GROUPS = 8
 
 
 def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor, column: int = 0) -> None:
@@ -30,9 +34,10 @@ def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor,
     column: `out` may have more modes than `b`; the states go to its modes from this one.
     """
     batch, _, modes = b.shape
-    states = b.new_zeros(batch, 1, modes) if x0 is None else x0[:, None].clone()
+    values = _np(b)
+    states = np.zeros((batch, 1, modes), values.dtype) if x0 is None else _np(x0)[:, None].copy()
     threads = threads_for(b)
-    _forward(threads, _np(a), _np(b), _np(states), reverse, _np(out), column, _block(batch, modes, threads), _TILE)
+    _forward(threads, _np(a), values, states, reverse, _np(out), column, _block(batch, modes, threads), _TILE)
 
 
 def backward(
@@ -50,23 +55,23 @@ def backward(
     column: x, g and out may have more modes than `a`; those from this one on are meant.
     """
     (batch, length, _), modes = x.shape, a.shape[2]
-    constant, shared = a.shape[1] == 1, a.shape[0] == 1 and a.shape[1] > 1
-    threads = threads_for(x)
+    constant, threads = a.shape[1] == 1, threads_for(x)
     # A task walks a group of samples tile by tile, so that it alone adds to the gate gradients they share.
-    groups = min(batch, 1 if modes >= _LANES * threads else threads) if shared else batch
-    double = torch.complex128 if x.is_complex() else torch.float64
-    states = x.new_zeros(batch, 1, modes)
-    wide = torch.zeros(groups if need_a and constant else 0, modes, dtype=double)
+    groups = min(batch, threads, _MOST_GROUPS) if a.shape[0] == 1 and not constant else batch
+    values = _np(x)
+    states = np.zeros((batch, 1, modes), values.dtype)
+    totals = np.empty_like(states)
+    wide = np.zeros((groups if need_a and constant else 0, modes), np.result_type(values, np.float64))
     rows = x.new_empty(groups if need_a and not constant else 0, length, modes)
-    start = x.new_zeros(batch, 1, modes) if x0 is None else x0[:, None]
-    scratch = [_np(t) for t in (states, wide, torch.empty_like(states), rows)]
+    start = np.zeros_like(states) if x0 is None else _np(x0)[:, None]
+    scratch = (states, wide, totals, _np(rows))
     block = _block(groups, modes, threads)
-    _backward(threads, _np(a), _np(x), _np(start), _np(g), reverse, _np(out), *scratch, column, groups, block, _TILE)
+    _backward(threads, _np(a), values, start, _np(g), reverse, _np(out), *scratch, column, groups, block, _TILE)
     first = -1 if reverse else 0
     dx0 = None if x0 is None else a[:, first].conj() * out[:, first, column : column + modes]
     if not need_a:
         return None, dx0
-    da = wide[:, None] if constant else rows
+    da = torch.from_numpy(wide)[:, None] if constant else rows
     if a.shape[0] == 1 and groups != 1:
         da = da.sum(0, keepdim=True)
     return da.to(x.dtype).reshape(a.shape), dx0
@@ -110,12 +115,14 @@ def _(lanes, a, b, states, out, column, i, ia, low, high, start, stop, reverse):
     n = lanes.literal_value
 
     def tile(lanes, a, b, states, out, column, i, ia, low, high, start, stop, reverse):
-        length, varies = b.shape[1], a.shape[1] > 1
+        varies = a.shape[1] > 1
+        first, direction = (b.shape[1] - 1, -1) if reverse else (0, 1)
         p = low
         while p + n <= high:
             gate, state = load(a, ia, 0, p, n), load(states, i, 0, p, n)
             for j in range(start, stop):
-                k = length - 1 - j if reverse else j
+                k = first + direction * j
+                prefetch_to_write(out, i, k + direction * _AHEAD, p + column, n)
                 if varies:
                     gate = load(a, ia, k, p, n)
                 state = multiply_add(gate, state, load(b, i, k, p, n))
@@ -134,7 +141,8 @@ def _backward(a, x, x0, g, reverse, out, states, wide, totals, rows, column, gro
     batch, length, modes = x.shape[0], x.shape[1], a.shape[2]
     blocks = -(-modes // block)
     for task in prange(groups * blocks):
-        group = task // blocks
+        # The forward wrote the last samples last: they are still in the cache.
+        group = groups - 1 - task // blocks
         low = (task % blocks) * block
         high = min(modes, low + block)
         first = group * batch // groups
@@ -158,6 +166,7 @@ def _(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, 
     def tile(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, reverse):
         i, ia, group, first, column = at
         length, varies = x.shape[1], a.shape[1] > 1
+        last, direction = (0, 1) if reverse else (length - 1, -1)
         sums, each = wide.shape[0] > 0, rows.shape[0] > 0
         p = low
         while p + n <= high:
@@ -165,10 +174,13 @@ def _(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, 
             total = zeros_like(state)
             for j in range(span[0], span[1]):
                 # The adjoint runs against the recurrence: `before` is the step that fed step k.
-                k = j if reverse else length - 1 - j
-                after, before = (k - 1, k + 1) if reverse else (k + 1, k - 1)
+                k = last + direction * j
+                before = k + direction
+                prefetch_to_write(out, i, k + direction * _AHEAD, p + column, n)
+                if each and first:
+                    prefetch_to_write(rows, group, k + direction * _AHEAD, p, n)
                 if varies and j > 0:
-                    gate = load(a, ia, after, p, n)
+                    gate = load(a, ia, k - direction, p, n)
                 state = conj_multiply_add(gate, state, load(g, i, k, p + column, n))
                 store(out, i, k, p + column, state)
                 if sums or each:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
 # Fused multiply-add is allowed; inf and nan stay what they are.
 _FLAGS = ("contract",)
+# Bytes of a cache line.
+_LINE = 64
 
 
 class Vector(types.Type):
@@ -61,6 +63,30 @@ def store(_, array, i, k, p, vector):
         return context.get_dummy_value()
 
     return types.void(array, i, k, p, vector), generate
+
+
+@intrinsic(prefer_literal=True)
+def prefetch_to_write(_, array, i, k, p, lanes):
+    """Ask for the cache lines of array[i, k, p : p + lanes], to be written soon; k may lie outside of the array.
+
+    Without it a core waits for every line that it stores to until that line has been read.
+    """
+    vector = Vector(array.dtype, lanes.literal_value)
+
+    def generate(context, builder, signature, arguments):
+        byte = ir.IntType(8).as_pointer()
+        address = builder.bitcast(_address(context, builder, vector, signature.args, arguments), byte)
+        size = vector.lanes * vector.real.bitwidth // 8 * (2 if vector.complex else 1)
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # To write, into every level of the cache, data.
+        options = [ir.Constant(word, number) for number in (1, 3, 1)]
+        for offset in range(0, size, _LINE):
+            builder.call(function, [builder.gep(address, [ir.Constant(ir.IntType(64), offset)]), *options])
+        return context.get_dummy_value()
+
+    return types.void(array, i, k, p, lanes), generate
 
 
 @intrinsic
