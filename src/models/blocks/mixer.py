@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UsageError, unknown
-from ...ops.pointwise import gated, gelu_tanh, glu
+from ...ops.pointwise import gated, gelu_tanh
 from .dense import TiedDropout, dense
 
 
@@ -25,7 +25,7 @@ class GLU(nn.Module):
         self.linear = dense(d_input, 2 * d_model, framework)
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
-        return glu(self.linear(self.dropout(F.gelu(self.element_dropout(y)))))
+        return F.glu(self.linear(self.dropout(F.gelu(self.element_dropout(y)))))
 
 
 class FullGLU(nn.Module):

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import unknown
-from ...ops.pointwise import batch_norm, passes_fit
 from ..base import valid_mask
 
 NORMS = ("batch", "batch-masked", "layer")
@@ -23,13 +22,13 @@ class BatchNorm(nn.Module):
         masked: leave padding out of the statistics. Without it padded positions count like any other, as in the
             published S4 and S5, so that in training a sample's output depends on how far the batch is padded.
 
-    The wrapped module is one of torch's kind, so that its conversion to synchronised statistics (DDP) works.
+    The wrapped module is torch's own, so that its conversion to synchronised statistics (DDP) works.
     """
 
     def __init__(self, d_model: int, momentum: float, masked: bool):
         super().__init__()
         self.masked = masked
-        self.statistics = _Statistics(d_model, momentum=momentum)
+        self.statistics = nn.BatchNorm1d(d_model, momentum=momentum)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, L, H), lengths (B,) or None for no padding, to (B, L, H)."""
@@ -39,21 +38,6 @@ class BatchNorm(nn.Module):
             normed = self.statistics(x[valid])
             return torch.zeros_like(x, dtype=normed.dtype).index_put((valid,), normed)
         return self.statistics(x.flatten(0, 1)).view(x.shape)
-
-
-class _Statistics(nn.BatchNorm1d):
-    """torch's, with fewer passes over memory in training on a CPU."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (N, H) to (N, H)."""
-        if not self.training or not passes_fit(x, self.weight, self.bias) or len(x) == 1:
-            return super().forward(x)
-        y, mean, variance = batch_norm(x, self.weight, self.bias, self.eps)
-        with torch.no_grad():
-            self.num_batches_tracked.add_(1)
-            self.running_mean.lerp_(mean.to(x.dtype), self.momentum)
-            self.running_var.lerp_((variance * (len(x) / (len(x) - 1))).to(x.dtype), self.momentum)
-        return y
 
 
 class LayerNorm(nn.LayerNorm):

@@ -53,11 +53,6 @@ def gated(v: Tensor, w: Tensor, silu: bool = False) -> Tensor:
     return _Gated.apply(v, w, silu)
 
 
-def glu(x: Tensor) -> Tensor:
-    """a sigmoid(b), a and b the halves of x (..., 2 H)."""
-    return _GLU.apply(x) if passes_fit(x) and x.shape[-1] % 2 == 0 else F.glu(x)
-
-
 def through_torch(
     function: Callable[..., Tensor], inputs: Sequence[Tensor], needed: Sequence[bool], g: Tensor
 ) -> tuple[Tensor | None, ...]:
@@ -118,17 +113,3 @@ class _Gated(torch.autograd.Function):
             function = _silu_gated if ctx.silu else _gated
             return *through_torch(function, (v, w), ctx.needs_input_grad[:2], g), None
         return *_native().gated_gradients(g, v, w, ctx.silu), None
-
-
-class _GLU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return _native().glu(x)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        if torch.is_grad_enabled() or not passes_fit(g, x):
-            return through_torch(F.glu, (x,), (True,), g)
-        return _native().glu_gradient(g, x)
