@@ -62,6 +62,13 @@ def test_cpu_budget_builds(name):
     check_model(config, build_data(config))
 
 
+@pytest.mark.parametrize("budget", ["cpu", "smoke"])
+def test_a_dataset_without_experiments_is_trimmed_too(budget):
+    config = compose(["dataset=sc", f"budget={budget}"])
+    check_model(config, build_data(config))
+    assert config.dataset["n_train"] <= 2100 and config.model["d_model"] <= 32 and config.training.max_epochs <= 2
+
+
 def fake_batch(data, facts, pairs=2, length=33):
     """Random inputs with the kind, channels and vocabulary of the dataset, and ragged lengths."""
     rows = 2 * pairs if data.task == "retrieval" else pairs

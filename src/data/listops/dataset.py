@@ -76,7 +76,7 @@ class ListOps(CachedData):
 
     name = "listops"
     title = "ListOps"
-    drawing = "100,000 trees, 0.1 GB, about half a minute on one core"
+    drawing = "100,000 trees, 0.1 GB, a quarter of a minute on one core"
     expected = EXPECTED
     sources = ("auto", "release", "mega", "generated")
     n_tokens = len(SPECIALS) + len(SYMBOLS)
