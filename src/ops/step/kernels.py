@@ -13,7 +13,7 @@ from numba.extending import overload, register_jitable
 
 from ..kernel import Kernel, threads_for
 from . import vectors
-from .vectors import as_complex, as_real, at, load, multiply_add, repeat, store, sums, zeros
+from .vectors import as_complex, as_real, at, load, multiply_add, splat, store, sums, zeros
 
 # Real numbers in a vector: four registers of float32, whose sums do not wait for each other. What is left of a row goes
 # in a shorter one, then by single complex numbers.
@@ -103,9 +103,9 @@ def _(lanes, system, given, feedback, x, after, state, size, start, stop):
         Lambda, B, P = system
         q = start
         while q + n <= stop:
-            value = multiply_add(load(B, q, n), repeat(given, zeros(x, n)), zeros(x, n))
+            value = multiply_add(load(B, q, n), splat(given, zeros(x, n)), zeros(x, n))
             for r in range(len(feedback)):
-                value = multiply_add(load(P, r * size + q, n), repeat(feedback[r], value), value)
+                value = multiply_add(load(P, r * size + q, n), splat(feedback[r], value), value)
             before = as_complex(load(x, state + q, n))
             value = as_real(multiply_add(as_complex(load(Lambda, q, n)), before, as_complex(value)))
             store(after, state + q, value)

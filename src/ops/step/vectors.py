@@ -9,9 +9,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from ..scan.vectors import Vector, multiply_add
+from ..scan.vectors import Vector, multiply_add, splat
 
-__all__ = ["as_complex", "as_real", "at", "load", "multiply_add", "repeat", "store", "sums", "zeros"]
+__all__ = ["as_complex", "as_real", "at", "load", "multiply_add", "splat", "store", "sums", "zeros"]
 
 
 @intrinsic
@@ -53,18 +53,6 @@ def zeros(_, pointer, lanes):
     """Zeros of the kind that the pointer points to."""
     vector = Vector(pointer.dtype, lanes.literal_value)
     return vector(pointer, lanes), lambda context, builder, signature, arguments: ir.Constant(vector.llvm(), None)
-
-
-@intrinsic
-def repeat(_, value, like):
-    """`value` in every lane of a vector like the other."""
-
-    def generate(context, builder, signature, arguments):
-        kind = like.llvm()
-        one = builder.insert_element(ir.Constant(kind, ir.Undefined), arguments[0], ir.Constant(ir.IntType(32), 0))
-        return _shuffled(builder, one, [0] * kind.count)
-
-    return like(value, like), generate
 
 
 @intrinsic
