@@ -12,8 +12,10 @@ wrong is reported as such, not left out.
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 KINDS = parts.KINDS | siso.KINDS
 # The CSV of a case; the others are in "bench".
 GROUPS = {"training": "steps", "stepping": "stepping", **dict.fromkeys(WHOLE_LAYERS, "layers")}
+# Bytes that no cache holds.
+_BEYOND_CACHE = 1 << 29
 COLUMNS = (
     "case", "contender", "what", "ms", "p20", "p80", "of_copy", "of_ours", "samples_s", "peak_mb", "error",
     "gradient_error", "clock", "threads", "torch", "note",
@@ -98,6 +102,10 @@ def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: boo
     largest = max([out, *given], key=lambda t: t.numel() * t.element_size()).detach()
     copy = time_cpu(largest.clone, seconds, clock)
     table.add(contender="copy", what="forward", ms=copy.median, p20=copy.p20, p80=copy.p80, of_copy=1.0, **common)
+    if case.kind == "scan" and not only_ours:
+        far = time_cpu(_copy_from_memory(largest), seconds, clock)
+        table.add(contender="copy from memory", what="forward", ms=far.median, p20=far.p20, p80=far.p80,
+                  of_copy=far.median / copy.median, **common)  # fmt: skip
     for name in names:
         found = errors(run(case, contenders, name, seed), exact)
         note = "gradients are wrong" if not found[1] < 1e-2 else ""
@@ -114,6 +122,18 @@ def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: boo
     if not only_ours:
         for name, reason in contenders.missing.items():
             table.add(contender=name, note=reason, **common)
+
+
+def _copy_from_memory(tensor: Tensor) -> Callable[[], Tensor]:
+    """A copy of as many bytes between places that no cache holds any more: what a large model's tensors meet."""
+    size = tensor.numel() * tensor.element_size()
+    pairs = itertools.cycle([(tensor.clone(), tensor.clone()) for _ in range(max(1, _BEYOND_CACHE // (2 * size)))])
+
+    def call() -> Tensor:
+        source, target = next(pairs)
+        return target.copy_(source)
+
+    return call
 
 
 def _forward(contenders: Contenders, name: str, given: list[Tensor]):
