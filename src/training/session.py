@@ -236,6 +236,11 @@ class Session:
 
     def _continue(self, checkpoint: Mapping[str, Any], world: int, steps: int) -> None:
         check_same_run(checkpoint, self.config, world)
+        if checkpoint["global_step"] > steps:
+            raise UsageError(
+                f"The checkpoint is at step {checkpoint['global_step']}, and the run would end at step {steps}. "
+                f"Set a later end: training.max_epochs or training.max_steps."
+            )
         self._metrics.forget_after(checkpoint["global_step"])
         self._print(f"Going on from step {checkpoint['global_step']} of {self.config.resume}.")
         if checkpoint["run"]["steps"] != steps:

@@ -104,7 +104,7 @@ def test_other_settings_are_refused(toy_config, straight):
     assert "processes: 1 in the checkpoint, 2 now" in str(caught.value)
 
 
-@pytest.mark.parametrize("mistake", ["settings", "processes", "data"])
+@pytest.mark.parametrize("mistake", ["settings", "processes", "end", "data"])
 def test_a_refused_resume_leaves_the_run_as_it_was(toy_config, straight, tmp_path, monkeypatch, mistake):
     shutil.copytree(straight[0], tmp_path / "run")
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
@@ -113,11 +113,12 @@ def test_a_refused_resume_leaves_the_run_as_it_was(toy_config, straight, tmp_pat
     if mistake == "processes":
         torch.save(load_checkpoint(last) | {"run": load_checkpoint(last)["run"] | {"world": 2}}, last)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
-    config = toy_config(*OPTIONS, f"resume={last}", *(["seed=1"] if mistake == "settings" else []))
-    with pytest.raises(ZeroDivisionError if mistake == "data" else UsageError):
-        run(config, tmp_path / "run")
+    changes = {"settings": ["seed=1"], "end": ["training.max_epochs=3"]}.get(mistake, [])
+    told = {"settings": "seed: 0", "processes": "processes: 2", "end": "at step 32, .* end at step 24", "data": "zero"}
+    with pytest.raises(ZeroDivisionError if mistake == "data" else UsageError, match=told[mistake]):
+        run(toy_config(*OPTIONS, f"resume={last}", *changes), tmp_path / "run")
     # A mistake in the settings is told before data are made.
-    assert bool(drawn) is (mistake == "processes")
+    assert bool(drawn) is (mistake in ("processes", "end"))
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.name in {p.name for p in before}}
 
 
