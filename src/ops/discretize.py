@@ -115,10 +115,11 @@ def _by_radius(z: Tensor, ratios: list[float], closed: Callable[[Tensor], Tensor
     small = z.abs() < _SERIES_RADIUS
     # The branch that is not taken must stay finite, or its gradient turns the other one's into nan.
     near = torch.where(small, z, torch.zeros_like(z))
-    series = torch.ones_like(z)
+    one = torch.ones_like(z)
+    series = one
     for ratio in reversed(ratios):
-        series = 1 + ratio * (near * series)
-    return torch.where(small, series, closed(torch.where(small, torch.ones_like(z), z)))
+        series = torch.addcmul(one, near, series, value=ratio)
+    return torch.where(small, series, closed(torch.where(small, one, z)))
 
 
 def _zoh(Lambda: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
