@@ -116,7 +116,7 @@ def _feedback(rho_CP: Tensor, scaled_QP: Tensor, rho_QB: Tensor) -> Tensor:
 
 
 class _NativeResponse(torch.autograd.Function):
-    """The whole response, as `native_poles` describes it."""
+    """The whole response, as `native.poles` describes it."""
 
     @staticmethod
     def forward(ctx, q: Tensor, p: Tensor, m: Tensor, a: Tensor, half: Tensor) -> Tensor:
@@ -205,9 +205,9 @@ def _keops_sums(weights: Tensor, m: Tensor, a: Tensor, c: Tensor, s: Tensor) -> 
 
 
 def _native() -> ModuleType:
-    from . import native_poles
+    from .native import poles
 
-    return native_poles
+    return poles
 
 
 def _triton() -> ModuleType:

@@ -1,7 +1,7 @@
 """Causal and two-sided convolution along the length by FFT.
 
 Backend "torch" is one tile of the batch at a time through torch.fft, on every device. "native" is a transform of our
-own for the CPU (`native_convolution`), which reads and writes (B, L, H) as it lies and keeps no spectra: less than half
+own for the CPU (`native.convolution`), which reads and writes (B, L, H) as it lies and keeps no spectra: less than half
 of the time.
 """
 
@@ -188,9 +188,9 @@ class _NativeConvolution(torch.autograd.Function):
 
 
 def _native() -> ModuleType:
-    from . import native_convolution
+    from .native import convolution
 
-    return native_convolution
+    return convolution
 
 
 class _CircularConvolution(torch.autograd.Function):

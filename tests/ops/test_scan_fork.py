@@ -12,7 +12,7 @@ import pytest
 SCRIPT = """
 import multiprocessing, os, torch
 from fractal_ssm import scan
-from fractal_ssm.ops.kernel import threads_for
+from fractal_ssm.ops.native.kernel import threads_for
 
 torch.set_num_threads(2)
 generator = torch.Generator().manual_seed(0)

@@ -7,7 +7,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from ..kernel import Kernel, threads_for
+from ..native.kernel import Kernel, threads_for
 
 # Rows of a task, and rows summed in the precision of u before they are added in double precision.
 _TASK, _TILE = 1024, 64

@@ -1,6 +1,6 @@
 """Passes over memory on the CPU, compiled by numba at their first call and cached on disk.
 
-Arrays are C-contiguous (1, rows, columns), as `scan.vectors` reads them. An element's result depends on its inputs
+Arrays are C-contiguous (1, rows, columns), as `native.vectors` reads them. An element's result depends on its inputs
 alone, not on the number of threads. Functions named `_..._at` do one vector, of the type of `like`, at columns p and
 following.
 """
@@ -12,8 +12,8 @@ import math
 
 from numba import njit, prange
 
-from ..kernel import Kernel
-from ..scan.vectors import store
+from ..native.kernel import Kernel
+from ..native.vectors import store
 from . import lanes
 from .lanes import at, sigmoids, zeros
 

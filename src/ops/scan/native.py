@@ -2,9 +2,9 @@
 
 Traffic of the forward: b read, x written. Of the backward: g and x read, the gradient of b written; the gradient of a
 constant `a` is accumulated on the way, in `a`'s dtype over a tile of steps and in double precision across tiles. The
-states of a block of modes stay in registers over a tile (`vectors`); tiles of time, walked block by block, keep what
-is read and written at a time within the innermost cache. The memory of a result is asked for a tile ahead, or every
-store would wait for it. Arrays beyond the cache move at the speed of memory.
+states of a block of modes stay in registers over a tile (`native.vectors`); tiles of time, walked block by block, keep
+what is read and written at a time within the innermost cache. The memory of a result is asked for a tile ahead, or
+every store would wait for it. Arrays beyond the cache move at the speed of memory.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numba import prange
 from numba.extending import overload
 from torch import Tensor
 
-from ..kernel import Kernel, threads_for
-from .vectors import conj_multiply_add, load, multiply_add, prefetch_to_write, store, zeros_like
+from ..native.kernel import Kernel, threads_for
+from ..native.vectors import conj_multiply_add, load, multiply_add, prefetch_to_write, store, zeros_like
 
 # Steps of a tile of time, and how many steps ahead the memory of a result is asked for.
 _TILE = 16

@@ -11,7 +11,7 @@ import numpy as np
 from numba import prange
 from numba.extending import overload, register_jitable
 
-from ..kernel import Kernel, threads_for
+from ..native.kernel import Kernel, threads_for
 from . import vectors
 from .vectors import as_complex, as_real, at, load, multiply_add, splat, store, sums, zeros
 

@@ -1,4 +1,4 @@
-"""The transform of `native_convolution`: values of polynomials modulo x^n - i at the n-th roots of i, and back.
+"""The transform of `convolution`: values of polynomials modulo x^n - i at the n-th roots of i, and back.
 
 A polynomial modulo x^m - e^(i angle) is reduced to r polynomials modulo x^(m/r) - e^(i (angle + 2 pi j) / r) for all
 j < r, down to single points: one twiddle factor for a whole block, and no bit reversal, as a product asks for no order.
@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .native_rows import LANES, compiled, get, minus, negative, plus, put, scaled, times, times_conj, turned
-from .scan.vectors import add, load, multiply, splat, store, subtract, zeros_like
+from .complex_rows import LANES, compiled, get, minus, negative, plus, put, scaled, times, times_conj, turned
+from .vectors import add, load, multiply, splat, store, subtract, zeros_like
 
 # Rows of a block whose stages are done one by one: 32 KiB of float32.
 _BLOCK = 256

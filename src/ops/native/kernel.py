@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from torch import Tensor, get_num_threads
 
-from .scan import vectors
+from . import vectors
 
 # numba's fallback threading layer aborts the process when two Python threads enter it at once.
 _lock = threading.Lock()
@@ -43,7 +43,7 @@ class Kernel:
     """A function compiled twice at first use: serially, and in parallel over its `prange`.
 
     Args:
-        function: calls functions of its own module, of `scan.vectors`, and of the modules named here.
+        function: calls functions of its own module, of `vectors`, and of the modules named here.
         uses: those modules.
     """
 

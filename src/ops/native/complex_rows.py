@@ -8,7 +8,7 @@ from __future__ import annotations
 from numba import njit
 
 from .kernel import OPTIONS
-from .scan.vectors import add, load, multiply, splat, store, subtract, zeros_like
+from .vectors import add, load, multiply, splat, store, subtract, zeros_like
 
 # Numbers in a row: 16 float32 are a line of the cache.
 LANES = 16

@@ -8,7 +8,7 @@ and a product holds at x^t  y_t + i (y_(t+n) - y_(t-n)), y the linear convolutio
 is wanted, at the cost of n complex points where zero padding takes 2 n real ones. Two real sequences, one of them
 reversed, give lags in the same way: the real part those >= 0, minus the imaginary part at n - m the lag -m.
 
-The transform (`native_transform`) evaluates at the n-th roots of i; the product and the way back go with it block by
+The transform (`transform`) evaluates at the n-th roots of i; the product and the way back go with it block by
 block. conj(value) is the value of the polynomial in 1/x, whose products give gradients.
 
 A row holds one coefficient of `LANES` features, as they lie in (B, L, H): no transposition, and the transforms of many
@@ -28,12 +28,12 @@ import torch.nn.functional as F
 from numba import prange
 from torch import Tensor
 
-from . import native_rows, native_transform
+from . import complex_rows, transform
 from .kernel import Kernel, threads_for
-from .native_rows import LANES, compiled
-from .native_transform import Plan, correlate_rows, down, first, last, multiply_rows, plan_of, up
+from .complex_rows import LANES, compiled
+from .transform import Plan, correlate_rows, down, first, last, multiply_rows, plan_of, up
 
-_kernel = partial(Kernel, uses=(native_rows, native_transform))
+_kernel = partial(Kernel, uses=(complex_rows, transform))
 
 
 def convolution(u: Tensor, kernel: Tensor, reverse: Tensor | None) -> Tensor:

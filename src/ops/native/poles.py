@@ -26,12 +26,12 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from . import native_rows
+from . import complex_rows
 from .kernel import Kernel, threads_for
-from .native_rows import LANES, compiled, get, minus, negative, plus, put, scaled, times, times_conj
-from .scan.vectors import add, divide, load, multiply, splat, subtract, zeros_like
+from .complex_rows import LANES, compiled, get, minus, negative, plus, put, scaled, times, times_conj
+from .vectors import add, divide, load, multiply, splat, subtract, zeros_like
 
-_kernel = partial(Kernel, uses=(native_rows,))
+_kernel = partial(Kernel, uses=(complex_rows,))
 
 
 def response(q: Tensor, p: Tensor, m: Tensor, a: Tensor, half: Tensor) -> Tensor:
