@@ -12,10 +12,10 @@ import math
 
 from numba import njit, prange
 
+from ..native import lanes
 from ..native.kernel import Kernel
+from ..native.lanes import at, sigmoids, zeros
 from ..native.vectors import store
-from . import lanes
-from .lanes import at, sigmoids, zeros
 
 # Numbers in a vector: two cache lines of float32. What is left of a row goes one by one.
 _LANES = 32

@@ -11,9 +11,9 @@ import numpy as np
 from numba import prange
 from numba.extending import overload, register_jitable
 
+from ..native import pointers
 from ..native.kernel import Kernel, threads_for
-from . import vectors
-from .vectors import as_complex, as_real, at, load, multiply_add, splat, store, sums, zeros
+from ..native.pointers import as_complex, as_real, at, load, multiply_add, splat, store, sums, zeros
 
 # Real numbers in a vector: four registers of float32, whose sums do not wait for each other. What is left of a row goes
 # in a shorter one, then by single complex numbers.
@@ -171,5 +171,5 @@ def _scaled(P, Lambda, times, elapsed, until, gates):
             gates[1][q + 1] = (growth_im * real - growth_re * imaginary) / square
 
 
-mixed = Kernel(_mixed, uses=(vectors,))
-separate = Kernel(_separate, uses=(vectors,))
+mixed = Kernel(_mixed, uses=(pointers,))
+separate = Kernel(_separate, uses=(pointers,))

@@ -1,4 +1,4 @@
-"""Rows of numbers at an address, read and written as vectors; arithmetic on them is that of `ops.native.vectors`.
+"""Rows of numbers at an address, read and written as vectors; arithmetic on them is that of `vectors`.
 
 A row of complex numbers is one of twice as many real ones, (re, im) interleaved, until it is multiplied as complex.
 """
@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from ..native.vectors import Vector, multiply_add, splat
+from .vectors import Vector, multiply_add, splat
 
 __all__ = ["as_complex", "as_real", "at", "load", "multiply_add", "splat", "store", "sums", "zeros"]
 

@@ -1,4 +1,4 @@
-"""Arithmetic on the vectors of `native.vectors`: operators between them and with numbers, and the logistic function.
+"""Arithmetic on the vectors of `vectors`: operators between them and with numbers, and the logistic function.
 
 numba finds no vectorised exp by itself (that needs Intel's SVML), and calls the C library once an element.
 """
@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
-from ..native.vectors import Vector, add, divide, load, multiply, splat, subtract
+from .vectors import Vector, add, divide, load, multiply, splat, subtract
 
 
 @intrinsic(prefer_literal=True)
