@@ -31,7 +31,6 @@ from torch import Tensor
 
 from ..errors import UsageError
 from . import sum_backends
-from .convolution import transpose_into
 from .keops import lazy_tensor
 from .transforms import refuse_transforms
 
@@ -92,23 +91,16 @@ def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False, back
 
 
 def in_blocks(sequence: Tensor, M: int, Q: int) -> Tensor:
-    """(H, R, L) of any strides to (H, R * Q, M): L padded with zeros *in front* to Q M, then cut into Q blocks."""
-    return _InBlocks.apply(sequence, M, Q)
+    """(H, R, L) of any strides to (H, R * Q, M): L padded with zeros *in front* to Q M, then cut into Q blocks.
 
-
-class _InBlocks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, sequence: Tensor, M: int, Q: int) -> Tensor:
-        H, R, L = ctx.shape = sequence.shape
-        blocks = torch.empty(H, R, Q * M, dtype=sequence.dtype, device=sequence.device)
-        blocks[..., : Q * M - L] = 0
-        transpose_into(blocks[..., Q * M - L :].transpose(0, 1), sequence.permute(1, 2, 0))
-        return blocks.view(H, R * Q, M)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        H, R, L = ctx.shape
-        return grad.reshape(H, R, -1)[..., -L:], None, None
+    A view of (R * Q, H, M): blocks are transposed one by one, which keeps to the cache, and a batched product takes
+    them as they lie.
+    """
+    H, R, L = sequence.shape
+    rows = sequence.permute(1, 2, 0)
+    if Q * M > L:
+        rows = F.pad(rows, (0, 0, Q * M - L, 0))
+    return rows.reshape(R * Q, M, H).mT.contiguous().transpose(0, 1)
 
 
 class _Vandermonde(torch.autograd.Function):

@@ -2,9 +2,10 @@
 
 Two ways to the kernel K_l = C A_bar^l B_bar:
 
-powers   K_(M q + j) = (C A_bar^(M q)) (A_bar^j B_bar): a table of about sqrt(L) rows, one of about sqrt(L) columns,
-         both built by doubling with A_bar^(2^k), and one product. The powers are squared log2(L) times, in float64:
-         O(N^3 log L + N L) per feature, all of it matrix products, exact for every length, with C as it is.
+powers   K_(M q + j) = (C A_bar^(M q)) (A_bar^j B_bar): a table of about sqrt(L) rows, one of about sqrt(L) states,
+         both built by doubling with A_bar^(2^k), and one product. The powers are in float64; up to 2^k about N / rank
+         they stay diagonal plus low rank, after that a matrix is squared for each doubling: O(N^3 log(L / N) + N L) per
+         feature, all of it matrix products, exact for every length, with C as it is.
 cauchy   the frequency response by sums over poles and an inverse transform (`ops.cauchy`): O(N L) per feature, linear
          in N, but it needs C (I - A_bar^L), which costs the same powers unless the folded C is the parameter.
 
@@ -54,7 +55,7 @@ class LowRankSystem(System):
     def kernel(self, length: int) -> Tensor:
         """K[r, h, l], (rows, H, length)."""
         if self.backend == "powers":
-            return self._responses(self._B_bar[..., None], length)[:, :, 0]
+            return self._responses(self._inputs(_split(length)[0]), 1, length)[:, :, 0]
         if self.fold_length is not None and length <= self.fold_length:
             points, C = self.fold_length, self.C
         else:
@@ -69,24 +70,25 @@ class LowRankSystem(System):
 
     def free_response(self, x: Tensor, length: int) -> Tensor:
         """C A_bar^(l+1) x, (B, length, c H)."""
-        start = self._power(0) @ _to_real(x).permute(1, 2, 0).double()
-        return self._responses(start, length).permute(2, 3, 0, 1).flatten(2)
+        start = self._advanced(_to_real(x).transpose(0, 1).double(), 0)
+        states = self._doubled(start, _split(length)[0])
+        return self._responses(states, len(x), length).permute(2, 3, 0, 1).flatten(2)
 
     def advance(self, x: Tensor, steps: int | Tensor) -> Tensor:
         """A_bar^steps x, by the binary digits of `steps`."""
         most = steps if isinstance(steps, int) else int(steps.max())
-        remaining = torch.as_tensor(steps, device=x.device)
-        columns = _to_real(x).permute(1, 2, 0).double()
+        remaining = torch.as_tensor(steps, device=x.device).reshape(-1, 1)
+        states = _to_real(x).transpose(0, 1).double()
         for bit in range(most.bit_length()):
-            columns = torch.where(remaining >> bit & 1 == 1, self._power(bit) @ columns, columns)
-        return _to_complex(columns.permute(2, 0, 1)).to(self.dtype)
+            states = torch.where(remaining >> bit & 1 == 1, self._advanced(states, bit), states)
+        return _to_complex(states.transpose(0, 1)).to(self.dtype)
 
     def gather(self, u: Tensor) -> Tensor:
         """sum_k A_bar^(L-1-k) B_bar u_k."""
         inner, outer = _split(u.shape[1])
         M, Q = 1 << inner, 1 << outer
-        columns = self._columns(self._B_bar[..., None], inner).squeeze(2).flip(2).to(u.dtype)
-        states = torch.bmm(in_blocks(u.permute(2, 0, 1), M, Q), columns.mT)
+        inputs = self._inputs(inner).to(u.dtype).flip(1)
+        states = torch.bmm(in_blocks(u.permute(2, 0, 1), M, Q), inputs)
         # Blocks are joined in pairs, then pairs of pairs; a batched product broadcast over the batch would copy.
         for level in range(outer):
             older, newer = states.unflatten(1, (-1, 2)).unbind(2)
@@ -111,8 +113,10 @@ class LowRankSystem(System):
 
     def folded(self, length: int) -> Tensor:
         """C (I - A_bar^length), (rows, H, P) complex128."""
-        rows = self._C_row.transpose(0, 1)
-        return _functional_to_complex((rows - rows @ self._matrix_power(length)).transpose(0, 1))
+        rows = folded = self._C_row.transpose(0, 1)
+        for bit in _digits(length):
+            folded = self._read_after(folded, bit)
+        return _functional_to_complex((rows - folded).transpose(0, 1))
 
     def unfolded(self) -> Tensor:
         """C itself, (rows, H, P) complex128."""
@@ -129,20 +133,6 @@ class LowRankSystem(System):
         return E, torch.einsum("rhp,hrs->shp", P_E, weight), Q_E
 
     @functools.cached_property
-    def _A_bar(self) -> Tensor:
-        """(H, 2P, 2P) = 2 (I - dt A / 2)^-1 - I, on interleaved (re, im)."""
-        E, P_E, Q_E = self._resolvent
-        outer = torch.einsum("rhi,rhj->hij", _to_real(P_E), _functional(Q_E))
-        diagonal = 2 * E - 1
-        even = torch.arange(0, outer.shape[-1], 2, device=outer.device)
-        rotation = torch.zeros_like(outer)
-        rotation[:, even, even] = diagonal.real
-        rotation[:, even + 1, even + 1] = diagonal.real
-        rotation[:, even, even + 1] = -diagonal.imag
-        rotation[:, even + 1, even] = diagonal.imag
-        return rotation - 4 * outer
-
-    @functools.cached_property
     def _B_bar(self) -> Tensor:
         """(H, 2P) = dt (I - dt A / 2)^-1 B."""
         E, P_E, Q_E = self._resolvent
@@ -155,45 +145,88 @@ class LowRankSystem(System):
         row = 2 * _functional(self.C)
         if self.fold_length is None:
             return row
-        matrix = torch.eye(row.shape[-1], dtype=row.dtype, device=row.device) - self._matrix_power(self.fold_length)
+        identity = torch.eye(row.shape[-1], dtype=row.dtype, device=row.device)
+        matrix = identity - functools.reduce(torch.matmul, map(self._power, _digits(self.fold_length)))
         return torch.linalg.solve(matrix, row.transpose(0, 1), left=False).transpose(0, 1)
 
-    def _matrix_power(self, exponent: int) -> Tensor:
-        result = None
-        for bit in range(exponent.bit_length()):
-            if exponent >> bit & 1:
-                result = self._power(bit) if result is None else result @ self._power(bit)
-        return result
+    @functools.cached_property
+    def _low_rank_powers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        E, P_E, Q_E = self._resolvent
+        return [(2 * E - 1, _to_real(-4 * P_E).transpose(0, 1), _functional(Q_E).transpose(0, 1))]
+
+    def _low_rank_power(self, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """A_bar^m = diag(D^m) + U^T V for m = 2^k: D^m (H, P), U and V (H, rank m, 2P).
+
+        A_bar^2m = D^2m + (D^m U)^T V + U^T (V A_bar^m): the rank doubles, and no product is as large as A_bar's square.
+        """
+        known = self._low_rank_powers
+        while len(known) <= k:
+            D, U, V = known[-1]
+            after = self._read_after(V, len(known) - 1)
+            known.append((D * D, torch.cat((_scaled(U, D), U), dim=1), torch.cat((V, after), dim=1)))
+        return known[k]
 
     @functools.cached_property
-    def _squares(self) -> list[Tensor]:
-        return [self._A_bar]
+    def _dense_from(self) -> int:
+        """The power of two from which A_bar^(2^k) has full rank besides its diagonal: a matrix is then the best form."""
+        rank, _, P = self.P.shape
+        return max(0, (2 * P // rank).bit_length() - 1)
+
+    @functools.cached_property
+    def _dense_powers(self) -> dict[int, Tensor]:
+        return {}
 
     def _power(self, k: int) -> Tensor:
-        """A_bar^(2^k), squared once and kept."""
-        while len(self._squares) <= k:
-            last = self._squares[-1]
-            self._squares.append(last @ last)
-        return self._squares[k]
+        """A_bar^(2^k), (H, 2P, 2P), computed once."""
+        known = self._dense_powers
+        if k not in known:
+            if k <= self._dense_from:
+                D, U, V = self._low_rank_power(k)
+                known[k] = torch.baddbmm(_rotation(D), U.mT, V)
+            else:
+                last = self._power(k - 1)
+                known[k] = last @ last
+        return known[k]
 
-    def _columns(self, start: Tensor, doublings: int) -> Tensor:
-        """A_bar^j start for j < 2^doublings: (H, 2P, R) to (H, 2P, R, 2^doublings)."""
-        columns = start[..., None]
+    def _advanced(self, states: Tensor, k: int) -> Tensor:
+        """A_bar^(2^k) x for every row x of states (H, R, 2P)."""
+        if k >= self._dense_from:
+            return states @ self._power(k).mT
+        D, U, V = self._low_rank_power(k)
+        return torch.baddbmm(_scaled(states, D), states @ V.mT, U)
+
+    def _read_after(self, rows: Tensor, k: int) -> Tensor:
+        """row A_bar^(2^k) for every row of (H, R, 2P)."""
+        if k >= self._dense_from:
+            return rows @ self._power(k)
+        D, U, V = self._low_rank_power(k)
+        return torch.baddbmm(_scaled(rows, D.conj()), rows @ U.mT, V)
+
+    @functools.cached_property
+    def _known_inputs(self) -> dict[int, Tensor]:
+        return {}
+
+    def _inputs(self, doublings: int) -> Tensor:
+        """A_bar^j B_bar for j < 2^doublings, (H, 2^doublings, 2P): one table for the kernel and for the state."""
+        if doublings not in self._known_inputs:
+            self._known_inputs[doublings] = self._doubled(self._B_bar[:, None], doublings)
+        return self._known_inputs[doublings]
+
+    def _doubled(self, states: Tensor, doublings: int) -> Tensor:
+        """A_bar^j x for j < 2^doublings and every row x of (H, R, 2P): (H, 2^doublings R, 2P), j first."""
         for k in range(doublings):
-            columns = torch.cat((columns, (self._power(k) @ columns.flatten(2)).view_as(columns)), dim=-1)
-        return columns
+            states = torch.cat((states, self._advanced(states, k)), dim=1)
+        return states
 
-    def _responses(self, start: Tensor, length: int) -> Tensor:
-        """C A_bar^l start for l < length: (H, 2P, R) to (rows, H, R, length)."""
+    def _responses(self, states: Tensor, R: int, length: int) -> Tensor:
+        """C A_bar^l x for l < length, from `_doubled` of R rows x: (rows, H, R, length)."""
         inner, outer = _split(length)
         real = self.dtype.to_real()
-        features, _, R = start.shape
-        columns = self._columns(start, inner).flatten(2).to(real)
-        rows = self._C_row.permute(1, 0, 2)[:, :, None]
+        rows = self._C_row.transpose(0, 1)
         for k in range(outer):
-            rows = torch.cat((rows, (rows.flatten(1, 2) @ self._power(inner + k)).view_as(rows)), dim=2)
-        product = rows.flatten(1, 2).to(real) @ columns
-        product = product.view(features, -1, 1 << outer, R, 1 << inner).permute(1, 0, 3, 2, 4)
+            rows = torch.cat((rows, self._read_after(rows, inner + k)), dim=1)
+        product = torch.bmm(rows.to(real), states.to(real).mT)
+        product = product.view(len(rows), 1 << outer, -1, 1 << inner, R).permute(2, 0, 4, 1, 3)
         return product.flatten(3)[..., :length]
 
     @functools.cached_property
@@ -215,6 +248,27 @@ def _split(length: int) -> tuple[int, int]:
     """Binary logarithms of the two table sizes, whose product is the power of two that holds `length`."""
     total = max(0, (length - 1).bit_length())
     return total - total // 2, total // 2
+
+
+def _digits(number: int) -> list[int]:
+    """The places of the ones in a binary number."""
+    return [bit for bit in range(number.bit_length()) if number >> bit & 1]
+
+
+def _scaled(rows: Tensor, diagonal: Tensor) -> Tensor:
+    """diagonal (H, P) complex times every row of (H, R, 2P), interleaved."""
+    return _to_real(torch.view_as_complex(rows.unflatten(-1, (-1, 2))) * diagonal[:, None])
+
+
+def _rotation(diagonal: Tensor) -> Tensor:
+    """The complex diagonal (H, P) as a matrix (H, 2P, 2P) on interleaved (re, im)."""
+    matrix = diagonal.real.new_zeros(len(diagonal), 2 * diagonal.shape[1], 2 * diagonal.shape[1])
+    even = torch.arange(0, matrix.shape[-1], 2, device=matrix.device)
+    matrix[:, even, even] = diagonal.real
+    matrix[:, even + 1, even + 1] = diagonal.real
+    matrix[:, even, even + 1] = -diagonal.imag
+    matrix[:, even + 1, even] = diagonal.imag
+    return matrix
 
 
 def _to_real(vector: Tensor) -> Tensor:
