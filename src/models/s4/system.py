@@ -168,7 +168,7 @@ class LowRankSystem(System):
 
     @functools.cached_property
     def _dense_from(self) -> int:
-        """The power of two from which A_bar^(2^k) has full rank besides its diagonal: a matrix is then the best form."""
+        """From this k on A_bar^(2^k) has full rank besides its diagonal, and a matrix is its best form."""
         rank, _, P = self.P.shape
         return max(0, (2 * P // rank).bit_length() - 1)
 
@@ -222,11 +222,15 @@ class LowRankSystem(System):
         """C A_bar^l x for l < length, from `_doubled` of R rows x: (rows, H, R, length)."""
         inner, outer = _split(length)
         real = self.dtype.to_real()
-        rows = self._C_row.transpose(0, 1)
-        for k in range(outer):
-            rows = torch.cat((rows, self._read_after(rows, inner + k)), dim=1)
+        rows, k = self._C_row.transpose(0, 1), inner
+        while k < min(self._dense_from, inner + outer):
+            rows = torch.cat((rows, self._read_after(rows, k)), dim=1)
+            k += 1
+        if k < inner + outer:
+            rows, *squares = _Doublings.apply(rows, self._power(k), inner + outer - k)
+            self._dense_powers.update(enumerate(squares, k + 1))
         product = torch.bmm(rows.to(real), states.to(real).mT)
-        product = product.view(len(rows), 1 << outer, -1, 1 << inner, R).permute(2, 0, 4, 1, 3)
+        product = product.view(len(product), 1 << outer, -1, 1 << inner, R).permute(2, 0, 4, 1, 3)
         return product.flatten(3)[..., :length]
 
     @functools.cached_property
@@ -242,6 +246,46 @@ class LowRankSystem(System):
             Q.to(real),
             self._C_row.unflatten(-1, (-1, 2)).to(real),
         )
+
+
+class _Doublings(torch.autograd.Function):
+    """rows (H, R, N) and A (H, N, N) to rows A^q for q < 2^count, (H, 2^count R, N), and A^2, A^4 .. A^(2^(count-1)).
+
+    As one function, so that the gradients of a power add up inside its matrix products.
+    """
+
+    @staticmethod
+    def forward(ctx, rows: Tensor, A: Tensor, count: int) -> tuple[Tensor, ...]:
+        H, R, N = rows.shape
+        table, powers = rows.new_empty(H, R << count, N), [A]
+        table[:, :R] = rows
+        for k in range(count):
+            done = R << k
+            table[:, done : 2 * done] = table[:, :done] @ powers[k]
+            if k + 1 < count:
+                powers.append(powers[k] @ powers[k])
+        ctx.save_for_backward(table, *powers)
+        ctx.set_materialize_grads(False)
+        return table, *powers[1:]
+
+    @staticmethod
+    def backward(ctx, grad_table: Tensor | None, *grad_powers: Tensor | None):
+        table, *powers = ctx.saved_tensors
+        total, grads = None, [None, *grad_powers]
+        for power, grad in zip(reversed(powers), reversed(grads), strict=True):
+            if total is not None:
+                grad = _product_added(grad, total, power.mT)
+                grad = _product_added(grad, power.mT, total)
+            if grad_table is not None:
+                head, tail = grad_table.chunk(2, dim=1)
+                grad = _product_added(grad, table[:, : tail.shape[1]].mT, tail)
+                grad_table = torch.baddbmm(head, tail, power.mT)
+            total = grad
+        return grad_table, total, None
+
+
+def _product_added(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    return torch.bmm(left, right) if total is None else torch.baddbmm(total, left, right)
 
 
 def _split(length: int) -> tuple[int, int]:
