@@ -22,6 +22,7 @@ so derivatives of every order exist, and none divides by w (bilinear steps may p
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
@@ -34,9 +35,11 @@ from . import sum_backends
 from .keops import lazy_tensor
 from .transforms import refuse_transforms
 
-__all__ = ["in_blocks", "vandermonde", "vandermonde_sum"]
+__all__ = ["normal_numbers", "tiles_in_blocks", "vandermonde", "vandermonde_sum"]
 
 _NEXT_TO_ZERO = 1e-18
+# Elements of a tile of the batch on a CPU: 2 MiB of float32, and as much again for its products.
+_CPU_TILE = 1 << 19
 _REAL, _COMPLEX = (torch.float32, torch.float64), (torch.complex64, torch.complex128)
 
 
@@ -90,17 +93,17 @@ def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False, back
     return sums.transpose(0, 1).reshape(*sequence.shape[:-1], w.shape[-1])
 
 
-def in_blocks(sequence: Tensor, M: int, Q: int) -> Tensor:
-    """(H, R, L) of any strides to (H, R * Q, M): L padded with zeros *in front* to Q M, then cut into Q blocks.
+def tiles_in_blocks(sequence: Tensor, M: int, Q: int) -> Iterator[Tensor]:
+    """(H, R, L) of any strides as (H, r Q, M), r rows at a time: L padded with zeros *in front* to Q M, then cut.
 
-    A view of (R * Q, H, M): blocks are transposed one by one, which keeps to the cache, and a batched product takes
-    them as they lie.
+    A tile is what fits the cache of a CPU; elsewhere all R rows are one. Each is a view of (r Q, H, M): blocks are
+    transposed one by one, and a batched product takes them as they lie.
     """
     H, R, L = sequence.shape
-    rows = sequence.permute(1, 2, 0)
-    if Q * M > L:
-        rows = F.pad(rows, (0, 0, Q * M - L, 0))
-    return rows.reshape(R * Q, M, H).mT.contiguous().transpose(0, 1)
+    size = R if sequence.device.type != "cpu" else max(1, _CPU_TILE // (Q * M * H))
+    for rows in sequence.permute(1, 2, 0).split(size):
+        padded = F.pad(rows, (0, 0, Q * M - L, 0)) if Q * M > L else rows
+        yield padded.reshape(-1, M, H).mT.contiguous().transpose(0, 1)
 
 
 class _Vandermonde(torch.autograd.Function):
@@ -140,14 +143,15 @@ class _VandermondeSum(torch.autograd.Function):
         if backend == "triton":
             return _triton().collapse(sequence, w, newest_last)
         H, R, L = sequence.shape
-        inner, outer = _tables(w, L, R, sequence.dtype.to_complex())
+        # Tiles stay in the cache, where the multiplication by the outer table costs little.
+        inner, outer = _tables(w, L, 1 if newest_last else R, sequence.dtype.to_complex())
         Q, M = outer.shape[1], inner.shape[1]
         if newest_last:
-            blocks, inner, outer = in_blocks(sequence, M, Q), inner.flip(1), outer.flip(1)
+            blocks, inner, outer = tiles_in_blocks(sequence, M, Q), inner.flip(1), outer.flip(1)
         else:
-            blocks = F.pad(sequence, (0, Q * M - L)).reshape(H, R * Q, M)
-        partial = torch.bmm(blocks, _as_real(inner)).view(H, R, Q, -1, 2)
-        return (torch.view_as_complex(partial) * outer[:, None]).sum(2)
+            blocks = [F.pad(sequence, (0, Q * M - L)).reshape(H, R * Q, M)]
+        partial = (torch.bmm(tile, _as_real(inner)).view(H, -1, Q, w.shape[1], 2) for tile in blocks)
+        return torch.cat([torch.view_as_complex(tile).mul_(outer[:, None]).sum(2) for tile in partial], dim=1)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -183,9 +187,12 @@ def _powers(w: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         block = min(done, count - done)
         torch.mul(table[:, :block], power[:, None].to(dtype), out=table[:, done : done + block])
         done, power = done + block, power * power
-    # Products of two entries must not fall among the denormal numbers, which a CPU multiplies ten times slower.
-    smallest = math.sqrt(torch.finfo(dtype).tiny)
-    return torch.view_as_complex(F.hardshrink(torch.view_as_real(table), smallest)), power
+    return torch.view_as_complex(normal_numbers(torch.view_as_real(table))), power
+
+
+def normal_numbers(table: Tensor) -> Tensor:
+    """Real entries so small that products of two could be denormal, which a CPU multiplies ten times slower, as 0."""
+    return F.hardshrink(table, math.sqrt(torch.finfo(table.dtype).tiny))
 
 
 def _shifted(sequence: Tensor) -> Tensor:

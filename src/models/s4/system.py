@@ -23,8 +23,11 @@ from torch import Tensor
 
 from ...ops.cauchy import dplr_response
 from ...ops.step import NativeStep, SeparateStep
-from ...ops.vandermonde import in_blocks
+from ...ops.vandermonde import tiles_in_blocks
 from ..siso import System
+
+# Levels of the state's blocks that are joined tile by tile.
+_TILE_LEVELS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +89,12 @@ class LowRankSystem(System):
     def gather(self, u: Tensor) -> Tensor:
         """sum_k A_bar^(L-1-k) B_bar u_k."""
         inner, outer = _split(u.shape[1])
-        M, Q = 1 << inner, 1 << outer
         inputs = self._inputs(inner).to(u.dtype).flip(1)
-        states = torch.bmm(in_blocks(u.permute(2, 0, 1), M, Q), inputs)
-        # Blocks are joined in pairs, then pairs of pairs; a batched product broadcast over the batch would copy.
-        for level in range(outer):
-            older, newer = states.unflatten(1, (-1, 2)).unbind(2)
-            states = torch.baddbmm(newer, older, self._power(inner + level).mT.to(u.dtype))
+        powers = [self._power(inner + level).to(u.dtype) for level in range(outer)]
+        tiles = tiles_in_blocks(u.permute(2, 0, 1), 1 << inner, 1 << outer)
+        # The first levels have the most rows, and run while a tile is in the cache.
+        states = torch.cat([_joined(torch.bmm(tile, inputs), powers[:_TILE_LEVELS]) for tile in tiles], dim=1)
+        states = _joined(states, powers[_TILE_LEVELS:])
         return _to_complex(states.transpose(0, 1))
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -246,6 +248,14 @@ class LowRankSystem(System):
             Q.to(real),
             self._C_row.unflatten(-1, (-1, 2)).to(real),
         )
+
+
+def _joined(states: Tensor, powers: list[Tensor]) -> Tensor:
+    """States (H, R, 2P) of neighbouring blocks, oldest first, joined in pairs, then pairs of pairs: one by power."""
+    for power in powers:
+        older, newer = states.unflatten(1, (-1, 2)).unbind(2)
+        states = torch.baddbmm(newer, older, power.mT)
+    return states
 
 
 class _Doublings(torch.autograd.Function):
