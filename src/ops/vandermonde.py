@@ -144,10 +144,10 @@ class _VandermondeSum(torch.autograd.Function):
             return _triton().collapse(sequence, w, newest_last)
         H, R, L = sequence.shape
         # Tiles stay in the cache, where the multiplication by the outer table costs little.
-        inner, outer = _tables(w, L, 1 if newest_last else R, sequence.dtype.to_complex())
+        inner, outer = _tables(w, L, 1 if newest_last else R, sequence.dtype.to_complex(), falling=newest_last)
         Q, M = outer.shape[1], inner.shape[1]
         if newest_last:
-            blocks, inner, outer = tiles_in_blocks(sequence, M, Q), inner.flip(1), outer.flip(1)
+            blocks = tiles_in_blocks(sequence, M, Q)
         else:
             blocks = [F.pad(sequence, (0, Q * M - L)).reshape(H, R * Q, M)]
         partial = (torch.bmm(tile, _as_real(inner)).view(H, -1, Q, w.shape[1], 2) for tile in blocks)
@@ -167,25 +167,33 @@ class _VandermondeSum(torch.autograd.Function):
         return grad_sequence, grad_w, None, None
 
 
-def _tables(w: Tensor, length: int, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """w^j for j < M as (H, M, N), and w^(M q) for q < Q as (H, Q, N), with Q M >= length.
+def _tables(
+    w: Tensor, length: int, rows: int, dtype: torch.dtype, falling: bool = False
+) -> tuple[Tensor, Tensor]:
+    """w^j for j < M as (H, M, N), and w^(M q) for q < Q as (H, Q, N), with Q M >= length; `falling`: exponents fall.
 
     The work besides the product is N (M + rows Q) per feature, least for M about sqrt(rows L).
     """
     M = min(1 << math.ceil(math.log2(length * rows) / 2), 1 << math.ceil(math.log2(length)))
-    inner, w_M = _powers(w, M, dtype)
-    outer, _ = _powers(w_M, -(-length // M), dtype)
+    inner, w_M = _powers(w, M, dtype, falling)
+    outer, _ = _powers(w_M, -(-length // M), dtype, falling)
     return inner, outer
 
 
-def _powers(w: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """w^0 .. w^(count-1) as (H, count, N) in `dtype`, and w^(smallest power of two >= count) in w's own precision."""
+def _powers(w: Tensor, count: int, dtype: torch.dtype, falling: bool) -> tuple[Tensor, Tensor]:
+    """w^0 .. w^(count-1) as (H, count, N) in `dtype`, and w^(smallest power of two >= count) in w's own precision.
+
+    The exponents rise along the table, or fall from count-1 to 0.
+    """
     table = torch.empty(w.shape[0], count, w.shape[1], dtype=dtype, device=w.device)
-    table[:, 0] = 1
+    table[:, -1 if falling else 0] = 1
     done, power = 1, w
     while done < count:
         block = min(done, count - done)
-        torch.mul(table[:, :block], power[:, None].to(dtype), out=table[:, done : done + block])
+        known, new = slice(block), slice(done, done + block)
+        if falling:
+            known, new = slice(count - block, count), slice(count - done - block, count - done)
+        torch.mul(table[:, known], power[:, None].to(dtype), out=table[:, new])
         done, power = done + block, power * power
     return torch.view_as_complex(normal_numbers(torch.view_as_real(table))), power
 

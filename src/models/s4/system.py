@@ -90,11 +90,13 @@ class LowRankSystem(System):
         """sum_k A_bar^(L-1-k) B_bar u_k."""
         inner, outer = _split(u.shape[1])
         inputs = self._inputs(inner).to(u.dtype).flip(1)
-        powers = [self._power(inner + level).to(u.dtype) for level in range(outer)]
+        powers = [self._power(inner + level) for level in range(outer)]
+        first, last = [power.to(u.dtype) for power in powers[:_TILE_LEVELS]], powers[_TILE_LEVELS:]
         tiles = tiles_in_blocks(u.permute(2, 0, 1), 1 << inner, 1 << outer)
-        # The first levels have the most rows, and run while a tile is in the cache.
-        states = torch.cat([_joined(torch.bmm(tile, inputs), powers[:_TILE_LEVELS]) for tile in tiles], dim=1)
-        states = _joined(states, powers[_TILE_LEVELS:])
+        # The first levels have the most rows, and run while a tile is in the cache. For the few rows of the last ones a
+        # power is not worth rounding.
+        states = torch.cat([_joined(torch.bmm(tile, inputs), first) for tile in tiles], dim=1)
+        states = _joined(states.double(), last).to(u.dtype)
         return _to_complex(states.transpose(0, 1))
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
