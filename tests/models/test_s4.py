@@ -178,3 +178,37 @@ def test_a_step_of_zero_is_refused():
     for scale in (torch.tensor(0.0), torch.tensor([1.0, 0.0])):
         with pytest.raises(UsageError, match="dt_scale of 0"):
             layer(torch.ones(2, 5, 4), dt_scale=scale)
+
+
+@pytest.mark.parametrize("init", ["legs", "legt"])
+@pytest.mark.parametrize("length", [129, 256, 600])
+def test_the_state_of_a_long_sequence_is_that_of_single_steps(init, length):
+    torch.manual_seed(0)
+    layer = S4(3, 8, init=init).double()
+    u = torch.randn(2, length, 3, dtype=torch.float64, requires_grad=True)
+    y, state = layer(u)
+    x, outputs = torch.zeros_like(state), []
+    system = layer.system()
+    for u_k in u.unbind(1):
+        x, y_k = system.step(x, u_k)
+        outputs.append(y_k + layer.D * u_k)
+    torch.testing.assert_close(state, x, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(y, torch.stack(outputs, dim=1), rtol=1e-9, atol=1e-11)
+    inputs = [u, *(parameter for name, parameter in layer.named_parameters() if name not in ("C", "D"))]
+    gradients = [torch.autograd.grad(z.real.sum() + z.imag.sum(), inputs) for z in (state, x)]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_kernel_by_powers_has_second_derivatives():
+    torch.manual_seed(0)
+    layer = S4(1, 4, dt_min=0.05).double()
+    parameters = {name: p.detach().requires_grad_() for name, p in layer.named_parameters() if name != "D"}
+
+    def of(*values):
+        given = dict(zip(parameters, values, strict=True))
+        call = torch.func.functional_call
+        y, state = call(layer, given, (torch.linspace(-1, 1, 40, dtype=torch.float64).view(1, 40, 1),))
+        return y, torch.view_as_real(state)
+
+    assert torch.autograd.gradgradcheck(of, tuple(parameters.values()), atol=1e-5)
