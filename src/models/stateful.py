@@ -109,6 +109,8 @@ class StatefulLayer(SequenceLayer):
 
     def _step_parts(self) -> Any:
         followed = torch.compiler.is_compiling() or torch.jit.is_tracing() or transform_active()
+        # A mode that sees every operator may hand out tensors without memory.
+        followed = followed or torch._C._len_torch_dispatch_stack() > 0
         # Under a parametrization the tensors that count are made anew at every access.
         if followed or "parametrizations" in self._modules:
             return self._build_step()

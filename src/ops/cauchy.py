@@ -26,7 +26,8 @@ from torch import Tensor
 from ..errors import UsageError
 from . import sum_backends
 from .keops import lazy_tensor
-from .sum_backends import native_reaches, numba_installed
+from .native.presence import numba_obstacle
+from .sum_backends import native_reaches
 from .transforms import refuse_transforms
 
 __all__ = ["dplr_response"]
@@ -98,9 +99,9 @@ def _choose(backend: str, dt: Tensor, rank: int) -> str:
             f"backend='native' of the Cauchy kernel is for a low-rank part of rank 1 on a CPU, and this one has rank "
             f"{rank} and is on {dt.device.type}: use backend='torch'."
         )
-    if not numba_installed():
+    if numba_obstacle():
         raise UsageError(
-            "backend='native' of the Cauchy kernel needs numba: pip install numba, or use backend='torch'."
+            f"backend='native' of the Cauchy kernel cannot run: {numba_obstacle()} Or use backend='torch'."
         )
     return backend
 

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from ..errors import UsageError, unknown
 from .opaque import as_outside, dense, gradients, leaves
-from .sum_backends import native_reaches, numba_installed
-from .transforms import refuse_transforms
+from .native.presence import numba_obstacle
+from .sum_backends import native_reaches
+from .transforms import graph_gradients, refuse_transforms
 
 # Elements of one tile's padded input on a CPU: 4 MiB of float32. Larger work buffers are given back to the system
 # after each use, and touching fresh pages costs more than the transforms.
@@ -74,8 +75,8 @@ def _choose(backend: str, u: Tensor) -> str:
         return "native" if u.shape[2] >= _NATIVE_FEATURES and native_reaches(u) else "torch"
     if backend not in BACKENDS:
         raise unknown("backend of convolve", backend, BACKENDS)
-    if backend == "native" and not numba_installed():
-        raise UsageError("backend='native' of convolve needs numba: pip install numba, or use backend='torch'.")
+    if backend == "native" and numba_obstacle():
+        raise UsageError(f"backend='native' of convolve cannot run: {numba_obstacle()} Or use backend='torch'.")
     if backend == "native" and u.device.type != "cpu":
         raise UsageError(
             f"backend='native' of convolve runs on a CPU, and u is on {u.device.type}: use backend='torch'."
@@ -180,11 +181,11 @@ class _NativeConvolution(torch.autograd.Function):
         if not torch.is_grad_enabled():
             needs = ctx.needs_input_grad
             return _native().gradients(grad, *inputs, needs[0], any(needs[1:]))
-        # To be differentiated again.
-        y = _CircularConvolution.apply(inputs[0], _circular(*inputs))
-        wanted = [tensor for tensor, needed in zip(inputs, ctx.needs_input_grad, strict=True) if needed]
-        found = iter(torch.autograd.grad(y, wanted, grad, create_graph=True, allow_unused=True))
-        return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
+
+        def composed(*parts: Tensor | None) -> Tensor:
+            return _CircularConvolution.apply(parts[0], _circular(*parts))
+
+        return tuple(graph_gradients(composed, inputs, ctx.needs_input_grad, [grad]))
 
 
 def _native() -> ModuleType:

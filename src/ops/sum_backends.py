@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 
 import torch
@@ -11,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..errors import UsageError, unknown
 from .keops import keops_reason
+from .native.presence import numba_obstacle
 from .scan.backends import interpreting
 
 BACKENDS = ("auto", "torch", "keops", "triton")
@@ -49,16 +49,10 @@ def choose(what: str, backend: str, device: torch.device) -> str:
     return backend
 
 
-@functools.cache
-def numba_installed() -> bool:
-    """Whether the native backends of the sums and of the convolution can run on a CPU."""
-    return importlib.util.find_spec("numba") is not None
-
-
 def native_reaches(tensor: Tensor) -> bool:
     """Whether native code can run on this tensor, or on that which it stands for in a graph: on a CPU, with memory."""
     without_memory = isinstance(tensor, FakeTensor) and not torch.compiler.is_compiling()
-    return tensor.device.type == "cpu" and not without_memory and numba_installed()
+    return tensor.device.type == "cpu" and not without_memory and not numba_obstacle()
 
 
 def _triton_reason() -> str:

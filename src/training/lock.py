@@ -42,4 +42,6 @@ def lock_folder(folder: Path) -> int | None:
 def unlock_folder(descriptor: int | None) -> None:
     """Give back what `lock_folder` returned. The file stays: to remove it would race with those who wait for it."""
     if descriptor is not None:
+        # Closing alone would leave it locked as long as a child that was forked meanwhile lives.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)

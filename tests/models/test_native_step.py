@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 from contract_cases import D_MODEL, build, cases, draw, is_bidirectional, label, leaves, relative_error, run_in_steps
-from fractal_ssm import S5
+from fractal_ssm import S4D, S5
 from fractal_ssm.models import stateful
 from fractal_ssm.ops.step import MIXED_BATCH
 from torch.nn.utils import prune
@@ -116,6 +116,16 @@ def test_memory_in_another_order_is_seen():
         layer.step(u, state)
         layer.B.data = layer.B.data.transpose(0, 1)
         assert relative_error(layer.step(u, state)[0], layer(u[:, None], state)[0][:, 0]) < 1e-9
+
+
+@torch.no_grad()
+def test_a_parameter_at_the_address_of_one_read_in_place_is_watched():
+    layer, u = S4D(8, 8).double(), draw(2, 8)
+    layer.B = torch.nn.Parameter(layer.C.data[0])
+    state = layer(draw(2, 3, 8))[1]
+    layer.step(u, state)
+    layer.C.data.mul_(3.0)
+    assert relative_error(layer.step(u, state)[0], layer(u[:, None], state)[0][:, 0]) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["s5", "s4d"])

@@ -151,7 +151,7 @@ def test_refusals(monkeypatch):
     with pytest.raises(UsageError, match="this one has rank 2"):
         dplr_response(*draw(rank=2), 4, backend="native")
     for module in (cauchy, sum_backends):
-        monkeypatch.setattr(module, "numba_installed", lambda: False)
+        monkeypatch.setattr(module, "numba_obstacle", lambda: "Run: pip install numba")
     with pytest.raises(UsageError, match="pip install numba"):
         dplr_response(*values, 4, backend="native")
     assert dplr_response(*values, 4).isfinite().all()

@@ -224,7 +224,7 @@ def test_without_numba_torch_is_used(monkeypatch):
     u, kernel = torch.randn(2, 5, 6), torch.randn(6, 5)
     wanted = convolve(u, kernel, backend="torch")
     for module in (convolution, sum_backends):
-        monkeypatch.setattr(module, "numba_installed", lambda: False)
+        monkeypatch.setattr(module, "numba_obstacle", lambda: "Run: pip install numba")
     monkeypatch.setattr(convolution, "_native", lambda: pytest.fail("numba is not there"))
     assert torch.equal(convolve(u, kernel), wanted)
     with pytest.raises(UsageError, match="pip install numba"):

@@ -7,6 +7,7 @@ import torch
 from scan_cases import errors, make, oracle, run
 
 from fractal_ssm import UsageError, scan
+from fractal_ssm.ops.native import presence
 from fractal_ssm.ops.scan import backends
 
 FAST = ("torch", "native")
@@ -66,6 +67,7 @@ def test_a_backend_that_cannot_run_says_why_and_what_to_do(monkeypatch):
     with pytest.raises(UsageError, match="CUDA or ROCm device.*backend='auto'"):
         scan(torch.ones(2), torch.ones(1, 3, 2), backend="triton")
     monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(backends, "numba_obstacle", presence._find_obstacle.__wrapped__)
     with pytest.raises(UsageError, match="pip install numba"):
         scan(torch.ones(2), torch.ones(1, 3, 2), backend="native")
     with pytest.raises(UsageError, match="pip install triton"):
@@ -83,6 +85,7 @@ def test_auto_says_once_what_it_chose(monkeypatch, caplog):
 def test_auto_falls_back_to_torch_with_one_message(monkeypatch, caplog):
     monkeypatch.setattr(backends, "_said", set())
     monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(backends, "numba_obstacle", presence._find_obstacle.__wrapped__)
     case = make("constant", torch.float64, 9)
     for _ in range(2):
         assert max(errors(run(case, scan), oracle(case))) < 1e-12

@@ -36,6 +36,19 @@ def test_a_folder_is_locked_until_its_process_dies(tmp_path):
     unlock_folder(lock_folder(tmp_path))
 
 
+def test_a_child_forked_meanwhile_does_not_keep_the_lock(tmp_path):
+    lock = lock_folder(tmp_path)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reader, 1)
+        os._exit(0)
+    unlock_folder(lock)
+    unlock_folder(lock_folder(tmp_path))
+    os.write(writer, b".")
+    os.waitpid(child, 0)
+
+
 def test_a_run_that_is_going_on_is_not_resumed(toy_config, tmp_path, monkeypatch):
     """Whoever resumes it while it trains is refused, and its record stays; afterwards the folder is free."""
     options = ("training.max_epochs=1",)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute
 
 from ..scan.custom_op import scan_op
-from ..transforms import refuse_transforms
+from ..transforms import graph_gradients, refuse_transforms
 from . import sweep
 from .pieces import input_matrix, output_matrix
 
@@ -84,7 +84,7 @@ def ssm_backward_op(
     factor: float,
     backend: str,
     need_gates: bool,
-) -> list[Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     if not x.is_complex():
         # Only the fused forward keeps reals: the states at the borders of its chunks.
         from . import triton_backend
@@ -98,15 +98,15 @@ def ssm_backward_op(
             system = sweep.System(a, B_bar, C, D, gamma, x0, reverse, factor, backend)
             gradients = sweep.backward(system, u, lengths, x, gy, gx_last, need_gates)
     # An operator returns no None.
-    return [a.new_empty(0) if g is None else g for g in gradients]
+    return tuple(a.new_empty(0) if g is None else g for g in gradients)
 
 
 @ssm_backward_op.register_fake
 def _(u, a, B_bar, C, D, gamma, x0, lengths, x, gy, gx_last, reverse, factor, backend, need_gates):
     wanted = (u, a if need_gates else None, B_bar, C, D, gamma if need_gates else None, x0)
-    return [
+    return tuple(
         a.new_empty(0) if t is None else torch.empty_like(t, memory_format=torch.contiguous_format) for t in wanted
-    ]
+    )
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -122,28 +122,17 @@ def _backward(ctx: Any, gy: Tensor | None, gx_last: Tensor | None, _: Tensor | N
     needed = ctx.needs_input_grad[:7]
     options = (ctx.reverse, ctx.factor, ctx.backend)
     if torch.is_grad_enabled():
-        gradients = _twice_differentiable(inputs, needed, lengths, gy, gx_last, *options)
+
+        def composed(*parts: Tensor | None) -> tuple[Tensor, Tensor]:
+            return compose(scan_op, *parts, lengths, *options, False)
+
+        gradients = graph_gradients(composed, inputs, needed, (gy, gx_last))
     else:
         gradients = ssm_backward_op(*inputs, lengths, x, gy, gx_last, *options, needed[1] or needed[5])
     return *(g if need else None for g, need in zip(gradients, needed, strict=True)), None, None, None, None, None
 
 
 ssm_op.register_autograd(_backward, setup_context=_save)
-
-
-def _twice_differentiable(inputs, needed, lengths, gy, gx_last, reverse, factor, backend):
-    outputs = compose(scan_op, *inputs, lengths, reverse, factor, backend, False)
-    # The state does not depend on C: where nothing else wants a gradient, it has none.
-    pairs = [(out, g) for out, g in zip(outputs, (gy, gx_last), strict=True) if g is not None and out.requires_grad]
-    if not pairs:
-        return [None] * len(inputs)
-    wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
-    found = iter(
-        torch.autograd.grad(
-            [out for out, _ in pairs], wanted, [g for _, g in pairs], create_graph=True, allow_unused=True
-        )
-    )
-    return [next(found) if need else None for need in needed]
 
 
 def compose(

@@ -10,6 +10,7 @@ so U is read once and Y written once, in seven products instead of twelve. Piece
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from ..scan.backends import choose, implementation
 from ..scan.custom_op import plain, scan_op
-from ..transforms import backend_to_follow, refuse_transforms
+from ..transforms import backend_to_follow, graph_gradients, refuse_transforms
 from .pieces import Piece, Scratch, most_rows, pieces, product, rows
 from .ssm import check_shapes, computed_in, ssm, with_axes
 from .ssm_op import compose
@@ -130,7 +131,7 @@ def two_way_backward_op(
     gy: Tensor,
     factor: float,
     need_gates: bool,
-) -> list[Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     modes, recomputed = len(B_bar), x.shape[1] != u.shape[1]
     with torch.autocast(u.device.type, enabled=False):
         system, work = _system(a, B_bar, C, C_backward, D, gamma, factor), _whole_samples(u, modes, recomputed)
@@ -154,15 +155,15 @@ def two_way_backward_op(
         gu, ga, gB, gC, gD, ggamma = sums.gradients()
     # Copies: of one output feature the halves are views of one memory, which an operator may not return.
     gC, gC_backward = (half.clone(memory_format=torch.contiguous_format) for half in gC.tensor_split(2, 1))
-    return [a.new_empty(0) if g is None else g for g in (gu, ga, gB, gC, gC_backward, gD, ggamma)]
+    return tuple(a.new_empty(0) if g is None else g for g in (gu, ga, gB, gC, gC_backward, gD, ggamma))
 
 
 @two_way_backward_op.register_fake
 def _(u, a, B_bar, C, C_backward, D, gamma, x, gy, factor, need_gates):
     wanted = (u, a if need_gates else None, B_bar, C, C_backward, D, gamma if need_gates else None)
-    return [
+    return tuple(
         a.new_empty(0) if t is None else torch.empty_like(t, memory_format=torch.contiguous_format) for t in wanted
-    ]
+    )
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -178,21 +179,17 @@ def _backward(ctx: Any, gy: Tensor | None, _: Tensor | None) -> tuple[Tensor | N
     *inputs, x = ctx.saved_tensors
     needed = ctx.needs_input_grad[:7]
     if torch.is_grad_enabled():
-        gradients = _twice_differentiable(inputs, needed, gy, ctx.factor)
+        gradients = graph_gradients(partial(_composed, ctx.factor), inputs, needed, [gy])
     else:
         gradients = two_way_backward_op(*inputs, x, gy, ctx.factor, needed[1] or needed[6])
     return *(g if need else None for g, need in zip(gradients, needed, strict=True)), None, None
 
 
-two_way_op.register_autograd(_backward, setup_context=_save)
-
-
-def _twice_differentiable(inputs, needed, gy, factor):
-    u, a, B_bar, C, C_backward, D, gamma = inputs
-    y = sum(
+def _composed(factor, u, a, B_bar, C, C_backward, D, gamma):
+    return sum(
         compose(scan_op, u, a, B_bar, matrix, feedthrough, gamma, None, None, reverse, factor, _BACKEND, False)[0]
         for matrix, feedthrough, reverse in ((C, D, False), (C_backward, None, True))
     )
-    wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(y, wanted, gy, create_graph=True))
-    return [next(found) if need else None for need in needed]
+
+
+two_way_op.register_autograd(_backward, setup_context=_save)

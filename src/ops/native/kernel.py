@@ -62,8 +62,12 @@ class Kernel:
         global _threads_started
         with _lock:
             _threads_started = True
+            before = numba.get_num_threads()
             numba.set_num_threads(threads)
-            self._parallel(*arguments)
+            try:
+                self._parallel(*arguments)
+            finally:
+                numba.set_num_threads(before)
 
 
 def _compile(function: Callable[..., Any], label: str, parallel: bool) -> Callable[..., Any]:

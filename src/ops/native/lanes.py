@@ -100,6 +100,8 @@ def exp_nonpositive(_, x):
         exponent = builder.shl(builder.bitcast(shifted, integers), ir.Constant(integers, [bits] * x.lanes))
         power = builder.bitcast(builder.add(builder.bitcast(power, integers), exponent), x.llvm())
         tiny = builder.fcmp_ordered("<", arguments[0], number(lowest))
+        # The bits of a nan may shift to any number.
+        power = builder.select(builder.fcmp_unordered("uno", arguments[0], arguments[0]), arguments[0], power)
         return builder.select(tiny, number(0), power)
 
     return x(x), generate

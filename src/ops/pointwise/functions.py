@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from ..native.presence import numba_obstacle
 from ..opaque import leaves
-from ..transforms import transform_active
+from ..transforms import graph_gradients, transform_active
 
 # Elements below which torch's operators are as fast: an autograd function of Python's costs some 10 us.
 _SMALL = 32768
-_INSTALLED = importlib.util.find_spec("numba") is not None
 
 
 def passes_fit(*tensors: Tensor) -> bool:
@@ -28,9 +27,9 @@ def passes_fit(*tensors: Tensor) -> bool:
     """
     first = tensors[0]
     return (
-        _INSTALLED
-        and not torch.compiler.is_compiling()
+        not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
+        and not numba_obstacle()
         and first.numel() >= _SMALL
         and first.dtype in (torch.float32, torch.float64)
         and all(type(t) in (Tensor, torch.nn.Parameter) and t.dtype == first.dtype for t in tensors)
@@ -57,13 +56,13 @@ def through_torch(
     function: Callable[..., Tensor], inputs: Sequence[Tensor], needed: Sequence[bool], g: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Gradients of `function`, made of torch's operators; to be differentiated again where autograd records."""
-    again = torch.is_grad_enabled()
+    if torch.is_grad_enabled():
+        return tuple(graph_gradients(function, inputs, needed, [g]))
     with torch.enable_grad():
-        # Of a view each, so that an input given twice, or made of another one, is not counted twice.
-        given = [t.view_as(t) for t in inputs] if again else leaves(inputs, needed)
+        given = leaves(inputs, needed)
         out = function(*given)
     wanted = [t for t, need in zip(given, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(out, wanted, g, create_graph=again))
+    found = iter(torch.autograd.grad(out, wanted, g))
     return tuple(next(found) if need else None for need in needed)
 
 

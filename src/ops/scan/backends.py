@@ -10,6 +10,7 @@ from types import ModuleType
 import torch
 
 from ...errors import UsageError, unknown
+from ..native.presence import numba_obstacle
 
 BACKENDS = ("reference", "torch", "native", "triton")
 
@@ -71,8 +72,7 @@ def _obstacle(backend: str, device: torch.device) -> str | None:
     if backend == "native":
         if device.type != "cpu":
             return "it runs on the CPU only. Use backend='auto'."
-        if importlib.util.find_spec("numba") is None:
-            return "numba is not installed. Run: pip install numba"
+        return numba_obstacle() or None
     if backend == "triton":
         if importlib.util.find_spec("triton") is None:
             return "triton is not installed. Run: pip install triton (Linux), or use backend='auto'."

@@ -8,14 +8,13 @@ A step is prepared once. Its tensors are read where they lie at every call, so w
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..native.presence import numba_obstacle
 from ..scan.custom_op import plain
 from ..transforms import transform_active
 
@@ -29,10 +28,9 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
-@functools.cache
 def available() -> bool:
-    """Whether numba is installed; its kernels are imported with the first step."""
-    return importlib.util.find_spec("numba") is not None
+    """Whether numba can compile here; the kernels are imported with the first step."""
+    return not numba_obstacle()
 
 
 def unobserved(*tensors: Tensor) -> bool:
