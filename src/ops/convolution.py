@@ -49,6 +49,7 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None, ba
     Returns:
         (B, L, H), in u's dtype. The same inside an autocast region: transforms never run in half precision. Deviation
         from the exact sum, for either backend: about 3e-7 of the largest entry in float32, 1e-15 in float64.
+        "native" first divides the kernel by the number of points: in float32 one of entries below 1e-33 loses digits.
     Raises:
         UsageError: shapes that do not fit, unknown backend, or one that cannot run here.
     A NaN or an infinite input reaches every output of its sample and feature, earlier ones too.
