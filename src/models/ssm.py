@@ -50,9 +50,8 @@ class DiagonalSSM(StatefulLayer):
         C_backward: (H, P) complex for a bidirectional layer, None for a causal one.
         conj_sym: each mode stands for itself and its conjugate, so y takes twice the real part.
         checkpoint: recompute the states in the backward, piece by piece, instead of keeping them: equal gradients for
-            about a fifth more time (a bidirectional layer over long sequences: up to a third); of the layer's peak
-            little more than y and the gradient of u is left (2 B L H numbers), which saves much where there are as
-            many modes as features and little where there are few.
+            about a fifth more time; of the layer's peak little more than y and the gradient of u is left (2 B L H
+            numbers), which saves much where there are as many modes as features and little where there are few.
     """
 
     roles: ClassVar[dict[str, str]] = {"B": "B", "C": "C", "C_backward": "C", "D": "D"}
