@@ -101,7 +101,7 @@ def _choose(backend: str, dt: Tensor, rank: int) -> str:
         )
     if numba_obstacle():
         raise UsageError(
-            f"backend='native' of the Cauchy kernel cannot run: {numba_obstacle()} Or use backend='torch'."
+            f"backend='native' of the Cauchy kernel cannot run: {numba_obstacle()}. Or use backend='torch'."
         )
     return backend
 

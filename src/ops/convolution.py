@@ -77,7 +77,7 @@ def _choose(backend: str, u: Tensor) -> str:
     if backend not in BACKENDS:
         raise unknown("backend of convolve", backend, BACKENDS)
     if backend == "native" and numba_obstacle():
-        raise UsageError(f"backend='native' of convolve cannot run: {numba_obstacle()} Or use backend='torch'.")
+        raise UsageError(f"backend='native' of convolve cannot run: {numba_obstacle()}. Or use backend='torch'.")
     if backend == "native" and u.device.type != "cpu":
         raise UsageError(
             f"backend='native' of convolve runs on a CPU, and u is on {u.device.type}: use backend='torch'."

@@ -29,8 +29,8 @@ from numba import prange
 from torch import Tensor
 
 from . import complex_rows, transform
-from .kernel import Kernel, threads_for
 from .complex_rows import LANES, compiled
+from .kernel import Kernel, threads_for
 from .transform import Plan, correlate_rows, down, first, last, multiply_rows, plan_of, up
 
 _kernel = partial(Kernel, uses=(complex_rows, transform))

@@ -27,8 +27,8 @@ from numba import prange
 from torch import Tensor
 
 from . import complex_rows
-from .kernel import Kernel, threads_for
 from .complex_rows import LANES, compiled, get, minus, negative, plus, put, scaled, times, times_conj
+from .kernel import Kernel, threads_for
 from .vectors import add, divide, load, multiply, splat, subtract, zeros_like
 
 _kernel = partial(Kernel, uses=(complex_rows,))

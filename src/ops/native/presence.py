@@ -23,7 +23,7 @@ def _find_obstacle() -> str:
         config = importlib.import_module("numba").config
     # Whatever stops the import (a NumPy that is too new, a broken wheel) leaves the torch way open.
     except Exception as error:
-        return f"numba is installed and cannot be imported ({error}). Install versions of numba and numpy that fit."
+        return f"numba is installed and cannot be imported ({error}). Install a numba and a numpy that fit"
     if config.DISABLE_JIT:
-        return "NUMBA_DISABLE_JIT is set, and compiled code is all that it has. Unset it."
+        return "NUMBA_DISABLE_JIT is set, and native code cannot run uncompiled. Unset it, or use backend='auto'"
     return ""
