@@ -46,7 +46,8 @@ def load_published(layer: nn.Module, arrays: Mapping[str, Any]) -> nn.Module:
         The same layer.
     Raises:
         UsageError: another kind of layer; a name that is missing or unknown; what holds no numbers, or some that are
-        not finite in the layer's precision; a shape, length or option that does not fit. Nothing has been changed then.
+            not finite in the layer's precision; a shape, length or option that does not fit. Nothing has been changed
+            then.
     """
     for kind, convert in _CONVERTERS.items():
         if isinstance(layer, kind):
