@@ -129,7 +129,7 @@ def make_plan(options: Options) -> Plan:
 
 
 def seeds_of(text: str) -> list[int]:
-    """"5" is seeds 0 to 4; "0,3" is seeds 0 and 3.
+    """ "5" is seeds 0 to 4; "0,3" is seeds 0 and 3.
 
     >>> seeds_of("3"), seeds_of("7,")
     ([0, 1, 2], [7])

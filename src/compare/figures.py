@@ -56,7 +56,9 @@ def cost(results: Results) -> str:
         axes = figure.subplots()
         for colour, arm in _coloured(results):
             minutes = [run.cpu_seconds / 60 for run in arm.finished]
-            axes.plot(minutes, [100 * run.score() for run in arm.finished], "o", color=colour, alpha=0.8, label=arm.name)
+            axes.plot(
+                minutes, [100 * run.score() for run in arm.finished], "o", color=colour, alpha=0.8, label=arm.name
+            )
         _finish(axes, "processor time of the fit, minutes", "test accuracy, %")
         return _svg(figure)
 

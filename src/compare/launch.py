@@ -1,4 +1,4 @@
-"""Run what a plan lacks: local processes that share the cores, or a launcher of hydra; nothing that is there is repeated.
+"""Run what a plan lacks, by local processes that share the cores or by a launcher of hydra; nothing is repeated.
 
 Each run is the ordinary command line in a process and a folder of its own, so a comparison that is killed loses no run,
 and a run that is killed goes on from its last checkpoint.
@@ -142,8 +142,10 @@ def hand_over(plan: Plan, jobs: Sequence[Job], launcher: str) -> None:
             subprocess.run(job.command, check=False)
     for command in sweeps(plan, jobs, launcher):
         if subprocess.run(command, check=False).returncode == 2:
-            raise UsageError(f"The launcher '{launcher}' did not start; its message is above. hydra/launcher=... of "
-                             f"python -m train takes the same names (pip install 'fractal-ssm[sweep]').")
+            raise UsageError(
+                f"The launcher '{launcher}' did not start; its message is above. hydra/launcher=... of "
+                f"python -m train takes the same names (pip install 'fractal-ssm[sweep]')."
+            )
 
 
 def sweeps(plan: Plan, jobs: Sequence[Job], launcher: str) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no network, no script, light and dark by the reader's setting."""
+"""The report as one HTML page that needs nothing else: no network, no script; light or dark as the reader has it."""
 
 from __future__ import annotations
 

@@ -92,7 +92,9 @@ def load(results: Path) -> Plan | None:
     try:
         return Plan(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"{path} is not a plan of a comparison ({error}). Remove it, or name another folder.") from error
+        raise UsageError(
+            f"{path} is not a plan of a comparison ({error}). Remove it, or name another folder."
+        ) from error
 
 
 def from_runs(name: str, folders: Sequence[Path], baseline: str | None = None) -> tuple[Plan, list[Run]]:
@@ -128,7 +130,7 @@ def ablation(name: str, task: str | None = None, folders: Sequence[Path] = ()) -
     extra = node.keys() - {"question", "baseline", "arms", "task", "tasks", "settings", "threshold"}
     if missing or extra:
         raise UsageError(
-            f"The ablation '{name}' needs question, baseline and arms; it may have task, tasks, settings and threshold. "
+            f"The ablation '{name}' needs question, baseline and arms, and may have task, tasks, settings, threshold. "
             f"Missing: {', '.join(sorted(missing)) or 'nothing'}; unknown: {', '.join(sorted(extra)) or 'nothing'}."
         )
     chosen = task or node.get("task", "listops")

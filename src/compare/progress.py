@@ -20,7 +20,7 @@ _LINE_SECONDS = 30.0
 
 
 def check(plan: Plan, config_dirs: Sequence[Path] = ()) -> None:
-    """Compose every arm, so that a mistake is told before anything runs.
+    """Compose every arm and build one block of its model, so that a mistake is told before anything runs.
 
     Raises:
         UsageError: names the arm.
@@ -29,10 +29,12 @@ def check(plan: Plan, config_dirs: Sequence[Path] = ()) -> None:
     from omegaconf.errors import OmegaConfBaseException
 
     from ..config_errors import explain
+    from ..train import build_data, check_model
 
     for arm in plan.arms:
         try:
-            compose(plan.overrides(arm, plan.seeds[0]), str(config_dirs[0]) if config_dirs else None)
+            config = compose(plan.overrides(arm, plan.seeds[0]), str(config_dirs[0]) if config_dirs else None)
+            check_model(config, build_data(config))
         except (HydraException, OmegaConfBaseException, UsageError) as error:
             raise UsageError(f"Arm '{arm}': {explain(error)}") from error
 
@@ -50,13 +52,15 @@ def outline(plan: Plan, results: Path, jobs: Sequence[Job], at_once: int) -> str
         lines.append(f"  {arm:{width}}  {len(todo)} of {len(plan.seeds)} to run{note}{mark}: {' '.join(settings)}")
     lines.append(f"Common settings: {' '.join(plan.common) or 'none'}. Seeds: {', '.join(map(str, plan.seeds))}.")
     left = estimate(plan, results, jobs, at_once)
-    told = f"about {duration(left)} with {at_once} at a time" if left is not None else "no run to estimate the time from"
+    told = (
+        f"about {duration(left)} with {at_once} at a time" if left is not None else "no run to estimate the time from"
+    )
     lines.append(f"{len(jobs)} of {total} runs to make: {told}." if jobs else f"All {total} runs are there.")
     return "\n".join(lines)
 
 
 def estimate(plan: Plan, results: Path, jobs: Sequence[Job], at_once: int) -> float | None:
-    """Seconds for the jobs: by runs of the same arm that are there, else by the time limit of their budget, else None."""
+    """Seconds for the jobs: from runs of the same arm that are there, else from the time limit of the budget, or None."""
     took: dict[str, list[float]] = {}
     for run in plan.runs(results):
         if run.finished:

@@ -1,4 +1,4 @@
-"""What a comparison found: one line an arm, one a difference, one sentence; the same numbers for every form of report."""
+"""What a comparison found: a line an arm, a line a difference, a sentence; the numbers of every form of report."""
 
 from __future__ import annotations
 

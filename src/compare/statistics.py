@@ -89,9 +89,7 @@ def difference(pairs: Sequence[tuple[float, float]]) -> Difference:
     half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
     p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
     low, high = _bootstrap(d)
-    return Difference(
-        mean, n, mean - half, mean + half, low, high, p, _permutation_p(d), p, detectable(spread, n)
-    )
+    return Difference(mean, n, mean - half, mean + half, low, high, p, _permutation_p(d), p, detectable(spread, n))
 
 
 def detectable(spread: float, n: int, power: float = POWER) -> float:

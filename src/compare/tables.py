@@ -47,7 +47,12 @@ def arms(results: Results) -> Table:
 
 def differences(results: Results) -> Table:
     """One line an arm: its paired difference from the baseline, in points of accuracy."""
-    header = [f"against {results.plan.baseline}", "difference, points", "95 % interval (t)", "95 % interval (bootstrap)"]
+    header = [
+        f"against {results.plan.baseline}",
+        "difference, points",
+        "95 % interval (t)",
+        "95 % interval (bootstrap)",
+    ]
     header += ["p (t)", "p corrected (Holm)", "p (permutation)", "would have been seen", "pairs"]
     rows = [
         [
