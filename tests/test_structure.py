@@ -22,7 +22,7 @@ ALLOWED = {
     "models": {"errors", "registry", "ops", "hippo", "models"},
     "data": {"errors", "registry", "data"},
     "compare": {
-        *("errors", "config", "config_errors", "train", "compare"),
+        *("errors", "config", "config_errors", "registry", "train", "compare"),
         *("training.record", "training.resume", "training.lock"),
     },
     "training": {"errors", "registry", "config", "training", "data.base", "models.base", "models.backbone", "ops"},

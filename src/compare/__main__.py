@@ -1,12 +1,13 @@
 """`python -m fractal_ssm.compare`: run what a comparison lacks, and report it.
 
-    compare ablation=measures budget=cpu seeds=5            a named comparison (--list shows them)
+    compare ablation=measures budget=cpu seeds=5         a named comparison (--list shows them)
     compare experiments=lra/fractal-listops,lra/s5-listops budget=cpu seeds=0,1,2
-    compare ... --dry-run                                   what would be run, and how long it may take
-    compare report FOLDER [FOLDERS ...]                     the report again, of a comparison or of any runs
+    compare ... tune=8                                   first 8 trials of each arm, chosen by validation accuracy
+    compare ... --dry-run                                what would be run, and how long it may take
+    compare report FOLDER [FOLDERS ...]                  the report again, of a comparison or of any runs
 
-Own keys: ablation, task, experiments, baseline, seeds (5 or 0,1,2), results, name, jobs, launcher, threshold,
-mixed=allow, retry=true. Every other key=value is a setting of all runs, as for `python -m train`.
+Own keys: ablation, task, experiments, baseline, seeds (5 or 0,1,2), results, name, jobs, launcher, threshold, tune,
+ranges (a file), mixed=allow, retry=true. Every other key=value is a setting of all runs, as for `python -m train`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .plan import Plan
 from .runs import Run
 
 _OWN = ("ablation", "task", "experiments", "baseline", "seeds", "results", "name", "jobs", "launcher", "threshold")
-_OWN += ("mixed", "retry")
+_OWN += ("mixed", "retry", "tune", "ranges")
 _FLAGS = ("--dry-run", "--list", "--help", "-h")
 
 
@@ -155,23 +156,61 @@ def _number(key: str, text: str) -> float:
 
 
 def _compare(options: Options, words: Sequence[str]) -> int:
-    from . import launch, progress
+    from . import progress
 
     plan = make_plan(options)
     progress.check(plan, options.config_dirs)
     results = Path(options.own.get("results", f"runs/compare/{plan.name}"))
-    jobs = launch.missing(plan, results, retry=options.own.get("retry") == "true")
-    at_once = _jobs(options.own.get("jobs"))
-    print(progress.outline(plan, results, jobs, at_once))
-    if "--dry-run" in options.flags:
+    if "tune" in options.own:
+        tuned = _tune(plan, results, options)
+        if tuned is None:
+            return 0
+        plan = tuned
+    if not _make(plan, results, options):
         return 0
+    return _write(plan, plan.runs(results), results, options, words)
+
+
+def _make(plan: Plan, results: Path, options: Options) -> bool:
+    """Show the plan and run what it lacks; False after a dry run."""
+    from . import launch, progress
+
+    jobs = launch.missing(plan, results, retry=_flag(options, "retry", "false", "true"))
+    at_once = _jobs(options.own.get("jobs"))
+    print(progress.outline(plan, results, jobs, at_once), flush=True)
+    if "--dry-run" in options.flags:
+        return False
     plan.save(results)
     if "launcher" in options.own:
         launch.hand_over(plan, jobs, options.own["launcher"])
     elif jobs:
         with progress.Display(plan, results, jobs, at_once) as display:
             launch.Pool(jobs, at_once, display.update).run()
-    return _write(plan, plan.runs(results), results, options, words)
+    return True
+
+
+def _tune(plan: Plan, results: Path, options: Options) -> Plan | None:
+    """Run the trials that are missing; the plan with each arm at its best, or None after a dry run."""
+    from ..training.record import write_text
+    from . import tables, tuning
+
+    text = options.own["tune"]
+    if not text.isdecimal() or not 1 <= int(text) <= 10_000:
+        raise UsageError(f"tune is a number of trials for each arm, tune=8, got {text!r}.")
+    n, ranges = int(text), tuning.read_ranges(options.own.get("ranges"))
+    trials, folder = tuning.trial_plan(plan, ranges, n), results / "tuning"
+    if not _make(trials, folder, options):
+        return None
+    runs = trials.runs(folder)
+    write_text(results / "tuning.csv", tables.as_csv(tuning.table(plan, runs, n)))
+    return tuning.tuned(plan, trials, runs, ranges, n)
+
+
+def _flag(options: Options, key: str, off: str, on: str) -> bool:
+    value = options.own.get(key, off)
+    if value not in (off, on):
+        raise UsageError(f"{key} is {off} or {on}, got {value!r}.")
+    return value == on
 
 
 def _report(options: Options, words: Sequence[str]) -> int:
@@ -203,9 +242,7 @@ def _write(plan: Plan, runs: list[Run], results: Path, options: Options, words: 
     from . import page, tables
     from .results import collect
 
-    if options.own.get("mixed", "refuse") not in ("refuse", "allow"):
-        raise UsageError(f"mixed is refuse or allow, got {options.own['mixed']!r}.")
-    found = collect(plan, runs, allow_mixed=options.own.get("mixed") == "allow")
+    found = collect(plan, runs, allow_mixed=_flag(options, "mixed", "refuse", "allow"))
     command = "python -m fractal_ssm.compare " + shlex.join(words)
     write_text(results / "report.html", page.html(found, command))
     write_text(results / "report.md", tables.page(found))

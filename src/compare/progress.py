@@ -60,7 +60,7 @@ def outline(plan: Plan, results: Path, jobs: Sequence[Job], at_once: int) -> str
 
 
 def estimate(plan: Plan, results: Path, jobs: Sequence[Job], at_once: int) -> float | None:
-    """Seconds for the jobs: from runs of the same arm that are there, else from the time limit of the budget, or None."""
+    """Seconds for the jobs, from runs of the same arm that are there, else from the budget's time limit, or None."""
     took: dict[str, list[float]] = {}
     for run in plan.runs(results):
         if run.finished:
