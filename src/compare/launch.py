@@ -31,15 +31,26 @@ class Job:
         arm, seed: of the plan.
         folder: of the run.
         overrides: for `python -m train`.
-        resume: a checkpoint that it goes on from, or None.
+        retry: whether a failed run is made again.
+        resume: a checkpoint that it goes on from, or None; `wanted` sets it.
     """
 
     arm: str
     seed: int
     folder: Path
     overrides: list[str]
+    retry: bool = False
     resume: Path | None = None
     process: subprocess.Popen | None = field(default=None, repr=False)
+
+    def wanted(self) -> bool:
+        """Whether the run has no result yet and no process is making it, looked up now."""
+        run = read(self.folder, self.arm)
+        if run.finished or (run.status == "failed" and not self.retry) or is_locked(self.folder):
+            return False
+        last = self.folder / "checkpoints" / "last.ckpt"
+        self.resume = last if last.exists() and run.status in ("interrupted", "running") else None
+        return True
 
     @property
     def command(self) -> list[str]:
@@ -55,19 +66,9 @@ def missing(plan: Plan, results: Path, retry: bool = False) -> list[Job]:
     A run that failed (diverged, say) is a result and stays; `retry` makes it again. One that was interrupted goes on
     from its last checkpoint. One that another process is making is left to it.
     """
-    jobs = []
-    for seed in plan.seeds:
-        for arm in plan.arms:
-            folder = plan.folder(results, arm, seed)
-            job = Job(arm, seed, folder, plan.overrides(arm, seed))
-            run = read(folder, arm)
-            if run.finished or (run.status == "failed" and not retry) or is_locked(folder):
-                continue
-            last = folder / "checkpoints" / "last.ckpt"
-            if last.exists() and run.status in ("interrupted", "running"):
-                job.resume = last
-            jobs.append(job)
-    return jobs
+    pairs = [(arm, seed) for seed in plan.seeds for arm in plan.arms]
+    jobs = [Job(arm, seed, plan.folder(results, arm, seed), plan.overrides(arm, seed), retry) for arm, seed in pairs]
+    return [job for job in jobs if job.wanted()]
 
 
 def threads_for(jobs: int) -> int:
@@ -97,7 +98,12 @@ class Pool:
         try:
             while self._waiting or self._running:
                 while self._waiting and len(self._running) < self._at_once:
-                    self._running.append(self._start(self._waiting.pop(0)))
+                    job = self._waiting.pop(0)
+                    # Another process may work on the same plan.
+                    if job.wanted():
+                        self._running.append(self._start(job))
+                    else:
+                        self.done.append(job)
                 time.sleep(_POLL_SECONDS)
                 for job in [job for job in self._running if job.process.poll() is not None]:
                     self._running.remove(job)
