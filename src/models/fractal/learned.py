@@ -33,8 +33,8 @@ class AlphaFamily:
         alpha = low + (high - low) sigmoid(logit)
 
     `fractional` has the eigenvalues -1 .. -R for every alpha and only B_tilde follows; of `fractional-tau`,
-    `fractional-galerkin` and `fractional-normal` both follow, through first-order perturbation of the eigenvectors. The small
-    eigenproblems are solved in float64 on the CPU at every call, so a GPU waits for K numbers.
+    `fractional-galerkin` and `fractional-normal` both follow, through first-order perturbation of the eigenvectors.
+    The small eigenproblems are solved in float64 on the CPU at every call, so a GPU waits for K numbers.
 
     Args:
         measure: the layer's measure and frequencies.
