@@ -18,7 +18,7 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 EXPERIMENTS = sorted(
     str(path.relative_to(CONFIGS / "experiment").with_suffix("")) for path in CONFIGS.glob("experiment/**/*.yaml")
 )
-LAYERS = ("fractal", "fractal-tau", "s5", "s4", "s4d", "dss", "lru", "transformer")
+LAYERS = ("fractal", "fractal-tau", "fractal-normal", "s5", "s4", "s4d", "dss", "lru", "transformer")
 TASKS = ("listops", "imdb", "aan", "cifar", "pathfinder", "pathx")
 
 

@@ -21,6 +21,10 @@ ALLOWED = {
     "hippo": {"errors", "registry", "hippo"},
     "models": {"errors", "registry", "ops", "hippo", "models"},
     "data": {"errors", "registry", "data"},
+    "compare": {
+        *("errors", "config", "config_errors", "registry", "train", "compare"),
+        *("training.record", "training.resume", "training.lock"),
+    },
     "training": {"errors", "registry", "config", "training", "data.base", "models.base", "models.backbone", "ops"},
 }
 

@@ -89,6 +89,9 @@ def diagonalize(operator: Operator, method: str = "direct", tolerance: float = T
         raise UsageError(f"{operator.label} cannot be diagonalised directly: {operator.no_direct}")
     if operator.eigensystem is not None:
         return _closed_form(operator)
+    if operator.normal_form is not None and operator.normal_form.is_all_of_A:
+        # Its modes in order of their frequencies; real parts that differ by rounding only would shuffle them.
+        return _normal(operator)
     return _numeric(operator, tolerance)
 
 
@@ -130,7 +133,7 @@ def _normal(operator: Operator) -> Diagonal:
         residual=float(np.linalg.norm(dropped) / np.linalg.norm(operator.A)),
         condition=_condition(V),
         arithmetic="float64",
-        dropped=f"the rank-{form.P.shape[1]} term D^-1 P Q^T D of A",
+        dropped="" if form.is_all_of_A else f"the rank-{form.P.shape[1]} term D^-1 P Q^T D of A",
     )
 
 

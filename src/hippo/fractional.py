@@ -1,4 +1,4 @@
-"""The three operators of the fractional power law mu_t(x) = (1 - alpha) t^(alpha - 1) (t - x)^(-alpha) on [0, t].
+"""The operators of the fractional power law mu_t(x) = (1 - alpha) t^(alpha - 1) (t - x)^(-alpha) on [0, t].
 
 Notation: h_n = sqrt(2n + 1 - alpha), beta_n = binom(n - alpha, n), v = h beta, q = h / beta (elementwise).
 The derivations are in docs/theory.md.
@@ -124,6 +124,41 @@ def fractional_galerkin(N: int, *, alpha: float = 0.5) -> Operator:
     return _scaled("fractional-galerkin", N, alpha, A, A[:, 0].copy(), low_rank, _d_galerkin)
 
 
+@register_measure("fractional-normal")
+def fractional_normal(N: int, *, alpha: float = 0.5) -> Operator:
+    """The normal part of the power law's exact operator: LegS-like frequencies whose damping alpha sets.
+
+    A = ((1 - alpha) / 2) I + S,  S_nk = h_n h_k sign(n - k) / 2,  B = sqrt(1 - alpha) h,  h_n = sqrt(2n + 1 - alpha).
+    `fractional-tau` and `fractional-galerkin` are D^-1 (A + low rank) D with D = diag(1 / beta); this is what stays
+    when the low rank is dropped, as S4D-LegS and S5 drop that of LegS, which is alpha = 0. Every eigenvalue has the
+    real part (1 - alpha) / 2 exactly: alpha runs from S5's start to an undamped oscillator. It is an operator only;
+    its state is no projection.
+
+    Args:
+        N: order, 1 .. 1024.
+        alpha: singularity index in [0, 1), no unit; 1 - 2 damping.
+    Returns:
+        Operator; normal, so V is unitary.
+    Raises:
+        UsageError: N or alpha outside its range.
+    Source: this project, docs/theory.md.
+    >>> fractional_normal(2, alpha=0.0).A.round(4).tolist()
+    [[0.5, -0.866], [0.866, 0.5]]
+    """
+    N, alpha = check_order(N), check_alpha(alpha)
+    h = jacobi.norms(N, alpha)
+    S, damping = _skew(h), 0.5 * (1.0 - alpha)
+    still = np.zeros((N, 1))
+    return Operator(
+        "fractional-normal",
+        damping * np.eye(N) + S,
+        np.sqrt(1.0 - alpha) * h,
+        {"alpha": alpha},
+        alpha_derivative=partial(_d_normal, N, alpha),
+        normal_form=NormalForm(np.ones(N), damping, S, still, still),
+    )
+
+
 def _vectors(N: int, alpha: float) -> tuple[Array, Array, Array, Array, float]:
     """h, beta, v = h beta, q = h / beta for n < N, and beta_N."""
     h, beta = jacobi.norms(N, alpha), jacobi.endpoint_values(N + 1, alpha)
@@ -225,6 +260,13 @@ def _d_galerkin(N: int, alpha: float) -> tuple[Array, Array]:
     factor, d_factor = alpha / np.sqrt(1.0 - alpha), (1.0 - 0.5 * alpha) / (1.0 - alpha) ** 1.5
     dA[0] += v * (d_factor + factor * d_log_v)
     return dA, dA[:, 0].copy()
+
+
+def _d_normal(N: int, alpha: float) -> tuple[Array, Array]:
+    h = jacobi.norms(N, alpha)
+    d_log_h = -0.5 / h**2
+    dA = _skew(h) * (d_log_h[:, None] + d_log_h[None, :]) - 0.5 * np.eye(N)
+    return dA, np.sqrt(1.0 - alpha) * h * (d_log_h - 0.5 / (1.0 - alpha))
 
 
 def eigensystem(N: int, alpha: float) -> Eigensystem:

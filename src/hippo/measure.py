@@ -41,6 +41,11 @@ class NormalForm:
         if not (self.S == -self.S.T).all():
             raise UsageError("A normal form needs S skew-symmetric to the last digit: build it as X - X.T.")
 
+    @property
+    def is_all_of_A(self) -> bool:
+        """Whether there is no low-rank term, so that A is D^-1 (shift I + S) D."""
+        return not (self.P.any() and self.Q.any())
+
 
 @dataclass(frozen=True, eq=False)
 class Eigensystem:

@@ -45,3 +45,20 @@ def unlock_folder(descriptor: int | None) -> None:
         # Closing alone would leave it locked as long as a child that was forked meanwhile lives.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process is writing the run of `folder`; False where there are no locks."""
+    try:
+        descriptor = os.open(folder / ".lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False

@@ -13,6 +13,7 @@ ORDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
 ALPHAS = (0.0, 0.1, 0.5, 0.9, 0.99)
 FRACTIONAL = ("fractional", "fractional-tau", "fractional-galerkin")
 SETTINGS = [(name, {"alpha": alpha}) for name in FRACTIONAL for alpha in ALPHAS] + [
+    *[("fractional-normal", {"alpha": alpha}) for alpha in ALPHAS],
     ("legs", {}),
     ("legt", {}),
     ("legt", {"theta": 3.0}),
@@ -22,6 +23,8 @@ SETTINGS = [(name, {"alpha": alpha}) for name in FRACTIONAL for alpha in ALPHAS]
     ("random", {}),
     ("random", {"seed": 7}),
 ]
+# Those whose state is a projection, which has a basis and a density.
+PROJECTIONS = [setting for setting in SETTINGS if setting[0] != "fractional-normal"]
 
 
 def setting_id(setting: tuple[str, dict[str, float]]) -> str:

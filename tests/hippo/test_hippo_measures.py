@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from hippo_cases import ALPHAS, FRACTIONAL, GOLDEN, ORDERS, SETTINGS, build, relative, setting_id
+from hippo_cases import ALPHAS, FRACTIONAL, GOLDEN, ORDERS, PROJECTIONS, SETTINGS, build, relative, setting_id
 from scipy.integrate import quad
 
 from fractal_ssm import UsageError
@@ -84,7 +84,7 @@ def test_fractional_is_the_galerkin_matrix_of_its_differential_operator(alpha):
     assert relative(A, built.A) < 1e-9
 
 
-@pytest.mark.parametrize("setting", [s for s in SETTINGS if s[0] not in ("lagt", "random")], ids=setting_id)
+@pytest.mark.parametrize("setting", [s for s in PROJECTIONS if s[0] not in ("lagt", "random")], ids=setting_id)
 def test_basis_is_orthonormal_on_the_unit_interval(setting):
     built = build(setting, 33)
     s, weights = built.quadrature(400)
@@ -101,7 +101,7 @@ def test_basis_is_orthonormal_on_the_half_line():
     np.testing.assert_allclose(random.A + random.A.T, np.outer(random.B, random.B), atol=1e-12)
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=setting_id)
+@pytest.mark.parametrize("setting", PROJECTIONS, ids=setting_id)
 def test_cumulative_integrates_basis_times_density(setting):
     built = build(setting, 6)
     low, high = (0.2, 0.7)
@@ -115,7 +115,7 @@ def test_cumulative_integrates_basis_times_density(setting):
         assert abs(G[n, 1] - G[n, 0] - integral) < 1e-10
 
 
-@pytest.mark.parametrize("setting", [s for s in SETTINGS if s[0] != "random"], ids=setting_id)
+@pytest.mark.parametrize("setting", [s for s in PROJECTIONS if s[0] != "random"], ids=setting_id)
 def test_density_is_a_probability(setting):
     built = build(setting, 4)
     _, weights = built.quadrature(50)

@@ -29,6 +29,8 @@ VARIANTS = [
     ("fractal", {"d_state": 16, "n_alphas": 2, "time": "ltv"}),
     ("fractal", {"d_state": 16, "n_alphas": 2, "learn_alpha": True}),
     ("fractal", {"d_state": 16, "n_alphas": 2, "learn_alpha": True, "measure": "fractional-tau"}),
+    ("fractal", {"d_state": 16, "n_alphas": 2, "measure": "fractional-normal"}),
+    ("fractal", {"d_state": 16, "n_alphas": 2, "learn_alpha": True, "measure": "fractional-normal"}),
     ("fractal-conv", {"d_state": 16, "n_alphas": 2, "measure": "fractional-tau"}),
     ("s4", {"d_state": 8, "init": "legt", "n_ssm": 2, "dt_transform": "exp"}),
     ("s4", {"d_state": 8, "init": "fourier"}),

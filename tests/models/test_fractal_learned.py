@@ -10,6 +10,7 @@ from fractal_ssm.models.fractal.init import parse_measure
 from fractal_ssm.models.fractal.learned import AlphaFamily
 
 FAMILIES = [("fractional", "lin"), ("fractional", "none"), ("fractional-tau", "own"), ("fractional-galerkin", "own")]
+FAMILIES += [("fractional-normal", "own")]
 
 
 @pytest.mark.parametrize(("name", "imag"), FAMILIES)
@@ -40,6 +41,7 @@ def test_gradient_of_the_modes_by_finite_differences(name, imag, order):
 
 
 @pytest.mark.parametrize("options", [{}, {"measure": "fractional-tau"}, {"measure": "fractional-galerkin"},
+                                     {"measure": "fractional-normal"},
                                      {"measure": "fractional-tau", "B_init": "random"}, {"time": "ltv"}])
 def test_gradient_through_the_layer_by_finite_differences(options):
     torch.manual_seed(0)

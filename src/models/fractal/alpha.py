@@ -82,6 +82,17 @@ def constant(K: int, value: float = 0.5) -> np.ndarray:
     return np.full(K, _number(value))
 
 
+@register_alpha("geometric-damping")
+def geometric_damping(K: int, low: float = 0.0, high: float = 0.9) -> np.ndarray:
+    """1 - alpha in equal ratios from 1 - low to 1 - high: the damping (1 - alpha) / 2 of `fractional-normal` is then
+    spaced by factors, as time scales are. K = 1 gives low."""
+    low, high = _number(low), _number(high)
+    for name, value in (("low", low), ("high", high)):
+        if not 0 <= value < 1:
+            raise UsageError(f"alpha geometric-damping takes {name} in [0, 1), got {value:g}.")
+    return 1.0 - np.geomspace(1.0 - low, 1.0 - high, K)
+
+
 @register_alpha("chebyshev")
 def chebyshev(K: int, low: float = 0.0, high: float = 0.9) -> np.ndarray:
     """Chebyshev points of [low, high], ascending: denser toward both ends, neither included."""

@@ -58,7 +58,8 @@ class Fractal(DiagonalSSM):
             None is linspace from 0 to 0.9 (from 0.05 for a measure that cannot be diagonalised at 0). A measure
             without alpha takes None only.
         measure: a registered measure, or a node with its options: "fractional" (the paper), "fractional-tau" (exact),
-            "fractional-galerkin", "legs", "legt", "lagt", "fourier", "random", or one of your own.
+            "fractional-galerkin", "fractional-normal" (alpha sets the damping), "legs", "legt", "lagt", "fourier",
+            "random", or one of your own.
         imag: frequencies. "lin", "inv", "inv2", "quad", "legs" or "none" put S4D's beside a real spectrum; "own" keeps
             the operator's, "normal" those of its normal part. "auto": lin for fractional, normal for legs and lagt,
             else own.

@@ -14,9 +14,14 @@ from ...errors import UsageError
 from ...ops.transforms import refuse_transforms
 from .init import ADDED, Measure
 
-# Open intervals that alpha may move in. Those of the second row keep the number of real eigenvalues constant for even
+# Open intervals that alpha may move in. Those of tau and galerkin keep the number of real eigenvalues constant for even
 # block orders from 4 on, so that no conjugate pair forms or breaks on the way.
-_BOUNDS = {"fractional": (0.0, 0.99), "fractional-tau": (0.01, 0.95), "fractional-galerkin": (0.01, 0.95)}
+_BOUNDS = {
+    "fractional": (0.0, 0.99),
+    "fractional-tau": (0.01, 0.95),
+    "fractional-galerkin": (0.01, 0.95),
+    "fractional-normal": (0.0, 0.99),
+}
 # A start at a bound would have no gradient; it is moved this share of the interval inside.
 _MARGIN = 0.01
 _CHECKED_ALPHAS = 24
@@ -27,9 +32,9 @@ class AlphaFamily:
 
         alpha = low + (high - low) sigmoid(logit)
 
-    `fractional` has the eigenvalues -1 .. -R for every alpha and only B_tilde follows; of `fractional-tau` and
-    `fractional-galerkin` both follow, through first-order perturbation of the eigenvectors. The small
-    eigenproblems are solved in float64 on the CPU at every call, so a GPU waits for K numbers.
+    `fractional` has the eigenvalues -1 .. -R for every alpha and only B_tilde follows; of `fractional-tau`,
+    `fractional-galerkin` and `fractional-normal` both follow, through first-order perturbation of the eigenvectors.
+    The small eigenproblems are solved in float64 on the CPU at every call, so a GPU waits for K numbers.
 
     Args:
         measure: the layer's measure and frequencies.
@@ -145,7 +150,7 @@ def _interval(measure: Measure) -> tuple[float, float]:
     if not (family and fits):
         raise UsageError(
             f"learn_alpha needs modes with a derivative by alpha: measure fractional with added frequencies "
-            f"({', '.join(ADDED)}), or fractional-tau or fractional-galerkin with imag own; "
+            f"({', '.join(ADDED)}), or fractional-tau, -galerkin or -normal with imag own; "
             f"got measure {measure.name} with imag {measure.imag}."
         )
     return _BOUNDS[measure.name]

@@ -1,0 +1,122 @@
+"""The pictures of a report: learning curves with bands, accuracy against processor time, a forest plot of differences.
+
+Drawn by matplotlib as SVG on a transparent ground, in colours that read on white and on black.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .results import ArmResult, Results
+
+# Text and axes: a grey with a contrast of at least 4.5 to both grounds.
+_INK = "#767676"
+_STYLE = {
+    "font.size": 9,
+    "svg.hashsalt": "fractal_ssm",  # the same picture from the same records
+    "svg.fonttype": "none",
+    "text.color": _INK,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": _INK,
+    "grid.alpha": 0.25,
+}
+_COLOURS = ("#3b7dd8", "#d9541e", "#2e9e5b", "#a55fc4", "#b8860b", "#c2405f", "#1f9aa3", "#7a7a2a")
+
+
+def curves(results: Results) -> str:
+    """Mean validation accuracy against the step, with the range over the seeds as a band."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for colour, arm in _coloured(results):
+            steps, low, mean, high = band(arm)
+            if len(steps):
+                axes.fill_between(steps, low, high, color=colour, alpha=0.18, lw=0)
+                axes.plot(steps, mean, color=colour, marker="." if len(steps) < 30 else None, label=arm.name)
+        _finish(axes, "step", "validation accuracy, %")
+        return _svg(figure)
+
+
+def cost(results: Results) -> str:
+    """Test accuracy of every run against the processor time of its fit."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+        axes = figure.subplots()
+        for colour, arm in _coloured(results):
+            minutes = [run.cpu_seconds / 60 for run in arm.finished]
+            axes.plot(
+                minutes, [100 * run.score() for run in arm.finished], "o", color=colour, alpha=0.8, label=arm.name
+            )
+        _finish(axes, "processor time of the fit, minutes", "test accuracy, %")
+        return _svg(figure)
+
+
+def forest(results: Results) -> str:
+    """Each arm's paired difference with its 95 % interval; the difference of each seed as a tick."""
+    names = [name for name, found in results.differences.items() if found.n >= 2]
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(7.2, 0.9 + 0.42 * max(len(names), 1)), layout="constrained")
+        axes = figure.subplots()
+        colours = dict((arm.name, colour) for colour, arm in _coloured(results))
+        axes.axvline(0, color=_INK, lw=1)
+        for row, name in enumerate(reversed(names)):
+            found = results.differences[name]
+            axes.plot([100 * found.low, 100 * found.high], [row, row], color=colours[name], lw=2)
+            axes.plot(100 * found.mean, row, "s" if found.claimed else "o", color=colours[name], ms=6)
+            each = [100 * d for d in seed_differences(results, name)]
+            axes.plot(each, [row + 0.22] * len(each), "|", color=colours[name], ms=6, alpha=0.8)
+        axes.set_yticks(range(len(names)), list(reversed(names)))
+        axes.set_ylim(-0.6, len(names) - 0.3)
+        axes.set_xlabel(f"points of test accuracy above {results.plan.baseline}")
+        axes.grid(axis="x")
+        return _svg(figure)
+
+
+def band(arm: ArmResult) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Steps that every finished run validated at, with lowest, mean and highest accuracy there, in percent."""
+    tables = [{step: 100 * accuracy for step, _, accuracy in run.validations()} for run in arm.finished]
+    steps = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
+    values = np.array([[table[step] for step in steps] for table in tables]).reshape(len(tables), len(steps))
+    if not len(values):
+        return (np.empty(0),) * 4
+    return np.array(steps), values.min(axis=0), values.mean(axis=0), values.max(axis=0)
+
+
+def seed_differences(results: Results, arm: str) -> list[float]:
+    """The paired difference of every seed that both arms have."""
+    scores = {(run.arm, run.seed): run.score() for run in results.runs if run.finished}
+    base = results.plan.baseline
+    both = [seed for seed in results.plan.seeds if (arm, seed) in scores and (base, seed) in scores]
+    return [scores[arm, seed] - scores[base, seed] for seed in both]
+
+
+def _coloured(results: Results) -> Sequence[tuple[str, ArmResult]]:
+    return [(_COLOURS[index % len(_COLOURS)], arm) for index, arm in enumerate(results.arms)]
+
+
+def _finish(axes: Axes, x: str, y: str) -> None:
+    axes.set(xlabel=x, ylabel=y)
+    axes.grid()
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        columns = math.ceil(len(labels) / 12)
+        axes.figure.legend(handles, labels, loc="outside right center", frameon=False, ncols=columns)
+
+
+def _svg(figure: Figure) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    # Inside a page: without the XML header.
+    return text.getvalue()[text.getvalue().index("<svg") :]

@@ -1,0 +1,164 @@
+"""What a comparison found: a line an arm, a line a difference, a sentence; the numbers of every form of report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..errors import UsageError
+from .plan import Plan
+from .runs import Run, mixtures
+from .statistics import Difference, Summary, difference, holm, share_interval, summary
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """One arm over its finished runs; `summary` is None where there is none.
+
+    left_chance, chance_interval: share of the planned seeds whose accuracy lies above the majority class by more than
+        three standard errors of a guesser, with Wilson's 95 % interval; a failed run counts as not having left it.
+    samples_to: (median of the runs that got there, how many) for the plan's threshold, or None.
+    """
+
+    name: str
+    runs: Sequence[Run]
+    planned: int
+    summary: Summary | None
+    majority: float
+    left_chance: int
+    chance_interval: tuple[float, float]
+    parameters: int
+    steps_per_second: float
+    cpu_minutes: float
+    peak_mib: float
+    samples_to: tuple[int, int] | None
+
+    @property
+    def finished(self) -> list[Run]:
+        return [run for run in self.runs if run.finished]
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that a report shows.
+
+    Attributes:
+        plan: what was asked.
+        arms: in the order of the plan.
+        differences: arm -> its paired difference from the baseline; only arms with a pair.
+        notes: what the reader has to know first: mixed conditions, failed and missing runs.
+    """
+
+    plan: Plan
+    arms: Sequence[ArmResult]
+    differences: dict[str, Difference]
+    notes: Sequence[str]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for arm in self.arms for run in arm.runs]
+
+
+def collect(plan: Plan, runs: Sequence[Run], allow_mixed: bool = False) -> Results:
+    """Summarise the runs of a plan.
+
+    Raises:
+        UsageError: the runs differ in data, split, budget, code revision or settings within an arm, and `allow_mixed`
+            is not set; with it, each of these is a note of the results.
+    """
+    mixed = mixtures(runs)
+    if mixed and not allow_mixed:
+        raise UsageError(
+            "These runs cannot be compared as they are:\n  "
+            + "\n  ".join(mixed)
+            + "\nRun the odd ones again, or say mixed=allow; the report then says so."
+        )
+    arms = [_arm(plan, name, [run for run in runs if run.arm == name]) for name in plan.arms]
+    found = {arm.name: pairs for arm in arms if arm.name != plan.baseline and (pairs := _pairs(plan, runs, arm.name))}
+    differences = {name: difference(pairs) for name, pairs in found.items()}
+    corrected = holm({name: found.p for name, found in differences.items()})
+    differences = {name: replace(found, corrected_p=corrected[name]) for name, found in differences.items()}
+    notes = [f"Mixed conditions, allowed by mixed=allow: {text}." for text in mixed]
+    notes += [f"{run.arm}, seed {run.seed}, has no result: {run.reason}." for run in runs if not run.finished]
+    absent = len(plan.arms) * len(plan.seeds) - len(runs)
+    if absent:
+        notes.append(f"{absent} of {len(plan.arms) * len(plan.seeds)} runs have not been made yet.")
+    return Results(plan, arms, differences, notes)
+
+
+def sentence(results: Results) -> str:
+    """What may be said, in plain words.
+
+    One arm at a time: a difference that is claimed, with its interval; or that none can be claimed, and how large one
+    would have been seen.
+    """
+    said = []
+    for name, found in results.differences.items():
+        if found.n < 2:
+            said.append(f"{name}: one pair of runs shows nothing; two are the least, five the custom.")
+        elif found.claimed:
+            word = "above" if found.mean > 0 else "below"
+            said.append(
+                f"{name} lies {points(abs(found.mean))} {word} {results.plan.baseline} "
+                f"(95 % interval {signed(found.low)} to {signed(found.high)}, n = {found.n}, "
+                f"p = {probability(found.corrected_p)} after correction)."
+            )
+        else:
+            said.append(
+                f"{name}: no difference from {results.plan.baseline} can be claimed at n = {found.n} "
+                f"({signed(found.mean)}, 95 % interval {signed(found.low)} to {signed(found.high)}); "
+                f"{points(found.detectable)} would have been seen."
+            )
+    return " ".join(said) or "There is no pair of finished runs yet, so nothing can be said."
+
+
+def percent(value: float, digits: int = 2) -> str:
+    """0.5 as "50.00 %"; a dash for nan."""
+    return "-" if math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def points(value: float) -> str:
+    """0.019 as "1.90 points"."""
+    return f"{100 * value:.2f} points"
+
+
+def signed(value: float) -> str:
+    """0.019 as "+1.90"; a dash for nan."""
+    return "-" if math.isnan(value) else f"{100 * value:+.2f}"
+
+
+def probability(value: float) -> str:
+    """Two digits, or "< 0.001"."""
+    return "-" if math.isnan(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _pairs(plan: Plan, runs: Sequence[Run], arm: str) -> list[tuple[float, float]]:
+    scores = {(run.arm, run.seed): run.score() for run in runs if run.finished}
+    both = [seed for seed in plan.seeds if (arm, seed) in scores and (plan.baseline, seed) in scores]
+    return [(scores[plan.baseline, seed], scores[arm, seed]) for seed in both]
+
+
+def _arm(plan: Plan, name: str, runs: list[Run]) -> ArmResult:
+    finished = [run for run in runs if run.finished]
+    left = sum(run.left_chance for run in finished)
+    seen = max(len(runs), 1)
+    samples = sorted(n for run in finished if plan.threshold and (n := run.samples_to(plan.threshold)) is not None)
+    return ArmResult(
+        name,
+        runs,
+        len(plan.seeds),
+        summary([run.score() for run in finished]) if finished else None,
+        _mean([float(run.facts["metrics"]["test"]["majority"]) for run in finished]),
+        left,
+        share_interval(left, seen),
+        int(finished[0].facts["parameters"]) if finished else 0,
+        _mean([run.steps_per_second for run in finished]),
+        _mean([run.cpu_seconds / 60 for run in finished]),
+        max((run.facts["peak_memory_bytes"] / 2**20 for run in finished), default=math.nan),
+        (samples[len(samples) // 2], len(samples)) if samples else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

@@ -1,0 +1,211 @@
+"""Runs as a comparison sees them: their record, their settings, their curve, and whether they may be compared."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..training.record import seconds
+from ..training.resume import SAYS, WHERE
+
+# Keys that no result depends on.
+NEUTRAL = ("seed", *WHERE, *SAYS)
+# What the command line says of a run elsewhere in a table.
+_TOLD = ("experiment", "budget", "seed", "trainer")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder.
+
+    Attributes:
+        arm: name of what is compared, "" until a plan names it.
+        folder: of the run.
+        status: "finished", "failed", "interrupted", "running" (or killed), "damaged" (no readable record) or
+            "missing" (nothing there).
+        facts: of record.json.
+        settings: key -> value of config.yaml, flattened.
+        curve: rows of metrics.csv.
+    """
+
+    folder: Path
+    status: str
+    facts: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    curve: Sequence[Mapping[str, str]] = ()
+    arm: str = ""
+
+    @property
+    def seed(self) -> int:
+        return int(self.facts.get("seed", -1))
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+    @property
+    def reason(self) -> str:
+        """Why the run has no result, in one line."""
+        return str(self.facts.get("error") or self.status).splitlines()[0]
+
+    @property
+    def label(self) -> str:
+        """The experiment, with the settings that make it another one."""
+        return " ".join(filter(None, (self.experiment, own_settings(self.facts))))
+
+    @property
+    def experiment(self) -> str:
+        return self.facts.get("choices", {}).get("experiment") or f"{self.facts['layer']}-{self.facts['dataset']}"
+
+    def score(self, split: str = "test") -> float:
+        """Accuracy of the checkpoint of the best validation."""
+        return float(self.facts["metrics"][split]["accuracy"])
+
+    @property
+    def left_chance(self) -> bool:
+        """Whether the accuracy lies above the majority class by more than three standard errors of a guesser."""
+        result = self.facts["metrics"]["test"]
+        majority = float(result["majority"])
+        return self.score() > majority + 3 * (majority * (1 - majority) / int(result["samples"])) ** 0.5
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time of the fit, all parts of a resumed run."""
+        return seconds(self.facts)[1]
+
+    @property
+    def steps_per_second(self) -> float:
+        """Optimizer steps a second of wall-clock time of the fit."""
+        return self.facts["steps"] / max(seconds(self.facts)[0], 1e-9)
+
+    def validations(self) -> list[tuple[int, float, float]]:
+        """(step, seconds, accuracy) of every validation."""
+        rows = [row for row in self.curve if row["split"] == "val"]
+        return [(int(row["step"]), float(row["seconds"]), float(row["accuracy"])) for row in rows]
+
+    def samples_to(self, accuracy: float) -> int | None:
+        """Training samples until the first validation of at least `accuracy`; None if there was none."""
+        batch = int(self.settings["training.batch_size"]) * int(self.facts.get("processes", 1))
+        batch *= int(self.settings.get("trainer.accumulate_grad_batches", 1))
+        return next((step * batch for step, _, reached in self.validations() if reached >= accuracy), None)
+
+
+def own_settings(facts: Mapping[str, Any]) -> str:
+    """What the command line set otherwise than the experiment, in the order of the keys, e.g. "model.d_model=32"."""
+    told = {text: text.lstrip("+~").partition("=")[0] for text in facts.get("overrides", [])}
+    neutral = (*_TOLD, *WHERE, *SAYS)
+    return " ".join(sorted(text for text, key in told.items() if key not in neutral and not key.startswith("hydra.")))
+
+
+def read(folder: Path, arm: str = "") -> Run:
+    """The run of a folder, whatever state it is in."""
+    if not (folder / "record.json").exists():
+        failure = failure_file(folder)
+        if failure.exists():
+            return Run(folder, "failed", {"error": failure.read_text(), "seed": _seed(folder)}, arm=arm)
+        return Run(folder, "missing", {"seed": _seed(folder)}, arm=arm)
+    try:
+        facts = json.loads((folder / "record.json").read_text())
+        status = str(facts["status"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return Run(folder, "damaged", {"error": "record.json cannot be read", "seed": _seed(folder)}, arm=arm)
+    return Run(folder, status, facts, _settings(folder / "config.yaml"), _curve(folder / "metrics.csv"), arm)
+
+
+def failure_file(folder: Path) -> Path:
+    """Beside a run folder: why a run of a comparison ended before it had a record."""
+    return folder.with_name(f"{folder.name}.failed")
+
+
+def find(folders: Iterable[Path]) -> list[Run]:
+    """Every run below the folders, each folder once, in the order of their names."""
+    paths = sorted({path.parent.resolve() for folder in folders for path in Path(folder).rglob("record.json")})
+    return [read(path) for path in paths]
+
+
+def flattened(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, keys joined by dots.
+
+    >>> flattened({"a": {"b": 1, "c": [2]}, "d": {}})
+    {'a.b': 1, 'a.c': [2]}
+    """
+    if not isinstance(node, Mapping):
+        return {prefix: node}
+    found: dict[str, Any] = {}
+    for key, value in node.items():
+        found |= flattened(value, f"{prefix}.{key}" if prefix else str(key))
+    return found
+
+
+def differing(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """Key -> arm -> value of the settings that are not the same in all arms; a key that an arm lacks has no entry."""
+    first = {run.arm: run.settings for run in reversed(runs)}
+    keys = dict.fromkeys(key for settings in first.values() for key in settings if key not in NEUTRAL)
+    table = {key: {arm: settings[key] for arm, settings in first.items() if key in settings} for key in keys}
+    return {key: row for key, row in table.items() if len(row) < len(first) or len({repr(v) for v in row.values()}) > 1}
+
+
+def conditions(run: Run) -> dict[str, Any]:
+    """What all runs of a fair comparison share."""
+    data = run.facts.get("data", {})
+    return {
+        "data": data.get("checksum"),
+        "split": data.get("split_fingerprint"),
+        "source of the data": data.get("source"),
+        "budget": run.facts.get("choices", {}).get("budget"),
+        "code revision": run.facts.get("commit"),
+        "torch": run.facts.get("versions", {}).get("torch"),
+    }
+
+
+def mixtures(runs: Sequence[Run]) -> list[str]:
+    """One sentence for each condition that is not the same in all finished runs, and for arms of several settings."""
+    runs = [run for run in runs if run.finished]
+    found = []
+    for name in conditions(runs[0]) if runs else ():
+        values: dict[str, list[str]] = {}
+        for run in runs:
+            values.setdefault(str(conditions(run)[name]), []).append(f"{run.arm} seed {run.seed}")
+        if len(values) > 1:
+            told = "; ".join(f"{value} in {len(who)} runs ({who[0]}, ...)" for value, who in values.items())
+            found.append(f"{name}: {told}")
+    for arm in dict.fromkeys(run.arm for run in runs):
+        found += _several_settings(arm, [run for run in runs if run.arm == arm])
+    return found
+
+
+def _several_settings(arm: str, runs: Sequence[Run]) -> list[str]:
+    found = []
+    for key in sorted({key for run in runs for key in run.settings} - set(NEUTRAL)):
+        values = list(dict.fromkeys(repr(run.settings.get(key)) for run in runs))
+        if len(values) > 1:
+            found.append(f"settings of {arm}: {key} is {' and '.join(values)}")
+    return found
+
+
+def _seed(folder: Path) -> int:
+    number = folder.name.removeprefix("seed")
+    return int(number) if number.isdecimal() else -1
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        return flattened(yaml.safe_load(path.read_text()))
+    except (OSError, yaml.YAMLError):
+        return {}
+
+
+def _curve(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except OSError:
+        return []
+    # A killed run may have left half a last line.
+    return [row for row in rows if None not in row.values() and None not in row]

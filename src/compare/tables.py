@@ -1,0 +1,151 @@
+"""The results as tables: of arms, of differences, of settings, of runs; as Markdown, CSV or HTML rows of text."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from .results import Results, percent, probability, sentence, signed
+from .runs import conditions, differing, own_settings
+
+Table = tuple[Sequence[str], list[list[str]]]
+
+
+def arms(results: Results) -> Table:
+    """One line an arm: accuracy, seeds, cost."""
+    header = ["arm", "test accuracy", "n", "left chance (95 % interval)", "majority class", "published"]
+    header += ["parameters", "steps/s", "CPU minutes", "peak MiB"]
+    threshold = results.plan.threshold
+    if threshold:
+        header.append(f"samples to {percent(threshold, 0)}")
+    rows = []
+    for arm in results.arms:
+        if arm.summary is None:
+            rows.append([arm.name, "no result", f"0 of {arm.planned}"] + ["-"] * (len(header) - 3))
+            continue
+        spread = "" if arm.summary.n < 2 else f" ± {100 * arm.summary.deviation:.2f}"
+        low, high = arm.chance_interval
+        row = [
+            arm.name,
+            f"{100 * arm.summary.mean:.2f}{spread} %",
+            str(arm.summary.n) if arm.summary.n == arm.planned else f"{arm.summary.n} of {arm.planned}",
+            f"{arm.left_chance} of {len(arm.runs)} ({100 * low:.0f} to {100 * high:.0f} %)",
+            percent(arm.majority),
+            published(arm.finished[0].experiment),
+            f"{arm.parameters:,}",
+            f"{arm.steps_per_second:.2f}",
+            f"{arm.cpu_minutes:.1f}",
+            f"{arm.peak_mib:,.0f}",
+        ]
+        if threshold:
+            reached = arm.samples_to
+            row.append(f"{reached[0]:,} ({reached[1]} of {arm.summary.n})" if reached else "not reached")
+        rows.append(row)
+    return header, rows
+
+
+def differences(results: Results) -> Table:
+    """One line an arm: its paired difference from the baseline, in points of accuracy."""
+    header = [
+        f"against {results.plan.baseline}",
+        "difference, points",
+        "95 % interval (t)",
+        "95 % interval (bootstrap)",
+    ]
+    header += ["p (t)", "p corrected (Holm)", "p (permutation)", "would have been seen", "pairs"]
+    rows = [
+        [
+            name,
+            signed(found.mean),
+            f"{signed(found.low)} to {signed(found.high)}",
+            f"{signed(found.bootstrap_low)} to {signed(found.bootstrap_high)}",
+            probability(found.p),
+            probability(found.corrected_p),
+            probability(found.permutation_p),
+            "-" if found.n < 2 else f"{100 * found.detectable:.2f}",
+            str(found.n),
+        ]
+        for name, found in results.differences.items()
+    ]
+    return header, rows
+
+
+def settings(results: Results) -> Table:
+    """The settings that are not the same in all arms."""
+    finished = [run for run in results.runs if run.finished]
+    names = list(dict.fromkeys(run.arm for run in finished))
+    rows = [[key, *(str(row.get(arm, "-")) for arm in names)] for key, row in differing(finished).items()]
+    return ["setting", *names], rows
+
+
+def shared(results: Results) -> Table:
+    """What all runs share: data, split, budget, revision; several values where they were allowed to differ."""
+    finished = [run for run in results.runs if run.finished]
+    keys = conditions(finished[0]) if finished else {}
+    rows = [[key, ", ".join(dict.fromkeys(str(conditions(run)[key]) for run in finished))] for key in keys]
+    return ["condition", "value"], rows
+
+
+def runs(results: Results) -> Table:
+    """One line a run, failed ones included."""
+    header = ["arm", "seed", "status", "train", "val", "test", "majority", "steps", "fit seconds", "CPU seconds"]
+    header += ["parameters", "peak MiB", "device", "torch", "commit", "data", "split", "settings", "reason"]
+    rows = []
+    for run in results.runs:
+        facts, data = run.facts, run.facts.get("data", {})
+        scores = [f"{run.score(split):.6f}" for split in ("train", "val", "test")] if run.finished else [""] * 3
+        rows.append(
+            [
+                *(run.arm, str(run.seed), run.status, *scores),
+                f"{float(facts['metrics']['test']['majority']):.6f}" if run.finished else "",
+                *(str(facts.get(key, "")) for key in ("steps", "fit_seconds", "fit_cpu_seconds", "parameters")),
+                f"{facts['peak_memory_bytes'] / 2**20:.0f}" if run.finished else "",
+                *(str(facts.get("device", "")), str(facts.get("versions", {}).get("torch", ""))),
+                *(str(facts.get("commit", "")), str(data.get("checksum", "")), str(data.get("split_fingerprint", ""))),
+                own_settings(facts),
+                "" if run.finished else run.reason,
+            ]
+        )
+    return header, rows
+
+
+def markdown(table: Table) -> str:
+    """The table as Markdown; bars inside a cell are escaped."""
+    header, rows = table
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in [header, ["---"] * len(header), *rows]]
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
+
+
+def as_csv(table: Table) -> str:
+    """The table as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([table[0], *table[1]])
+    return text.getvalue()
+
+
+def page(results: Results) -> str:
+    """The report as Markdown."""
+    plan = results.plan
+    parts = [f"# {plan.name}", plan.question, sentence(results)]
+    if results.notes:
+        parts.append("\n".join(f"* {note}" for note in results.notes))
+    parts += [markdown(arms(results)), markdown(differences(results))]
+    parts.append(f"Tuning: {plan.tuning}. Seeds: {', '.join(map(str, plan.seeds))}.")
+    parts += ["Settings that differ:", markdown(settings(results)), "Shared by all runs:", markdown(shared(results))]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def published(experiment: str) -> str:
+    """The figure that the header of an experiment's file quotes, or a dash."""
+    import re
+    from importlib import resources
+
+    path = resources.files("fractal_ssm.configs") / "experiment" / f"{experiment}.yaml"
+    if not path.is_file():
+        return "-"
+    found = re.search(r"^# Published: (.*)$", path.read_text(), flags=re.M)
+    if found is None or not re.search(r"\d", found[1]):
+        return "-"
+    return found[1].split(" test accuracy")[0].strip()

@@ -1,0 +1,137 @@
+"""Equal tuning: the same number of trials for every arm, over declared ranges, judged by validation accuracy only.
+
+The trials of all arms are the same well-spread points (a scrambled Sobol sequence), so no arm gains from a luckier or a
+cleverer search, and all trials can run side by side. They run on a seed of their own, no seed of the comparison.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from scipy.stats import qmc
+
+from ..config import compose
+from ..errors import UsageError
+from ..registry import import_plugins, layers
+from .plan import Plan
+from .runs import Run
+
+SEED = 100
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values of one key, uniform in [low, high], or in the logarithm."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def at(self, share: float) -> float:
+        """The value at a share of the way from low to high, to three digits.
+
+        >>> Range(0.001, 0.1, log=True).at(0.5)
+        0.01
+        """
+        if self.log:
+            value = math.exp(math.log(self.low) + share * math.log(self.high / self.low))
+        else:
+            value = self.low + share * (self.high - self.low)
+        return float(f"{value:.3g}")
+
+
+def read_ranges(path: str | Path | None = None) -> dict[str, Range]:
+    """Ranges of a YAML file, key -> {low, high, log}; None is the packaged `configs/tuning/default.yaml`.
+
+    Raises:
+        UsageError: no such file, or a range that is none.
+    """
+    source = resources.files("fractal_ssm.configs") / "tuning" / "default.yaml" if path is None else Path(path)
+    if not source.is_file():
+        raise UsageError(f"There is no file of ranges {source}. Leave ranges=... out for the packaged ones.")
+    try:
+        found = {str(key): Range(**node) for key, node in yaml.safe_load(source.read_text()).items()}
+    except (yaml.YAMLError, AttributeError, TypeError) as error:
+        raise UsageError(f"{source}: each line is key: {{low: 0.001, high: 0.1, log: true}}. {error}") from error
+    for key, values in found.items():
+        numbers = all(isinstance(v, (int, float)) and math.isfinite(v) for v in (values.low, values.high))
+        if not numbers or values.low > values.high or (values.log and values.low <= 0):
+            raise UsageError(f"{source}: {key} needs finite low <= high (low > 0 with log), got {values}.")
+    return found
+
+
+def points(ranges: Mapping[str, Range], n: int) -> list[list[str]]:
+    """n trials as settings, key=value, in the order of the ranges; the first m of n are those of m for powers of 2."""
+    shares = qmc.Sobol(len(ranges), scramble=True, rng=0).random_base2(max(0, math.ceil(math.log2(n))))[:n]
+    return [[f"{key}={ranges[key].at(share)}" for key, share in zip(ranges, row, strict=True)] for row in shares]
+
+
+def trial_plan(plan: Plan, ranges: Mapping[str, Range], n: int) -> Plan:
+    """The trials as a plan of one seed: arm "<arm>, trial 3" is the arm with the third point.
+
+    A key of the layer that an arm's layer does not have (an LRU has no dt_min) is left out of its points.
+    """
+    if SEED in plan.seeds:
+        raise UsageError(f"Seed {SEED} belongs to the tuning; choose other seeds for the comparison.")
+    arms = {}
+    for arm, settings in plan.arms.items():
+        missing = _not_of(plan, arm, ranges)
+        for number, point in enumerate(points(ranges, n)):
+            own = [text for text in point if text.partition("=")[0] not in missing]
+            arms[trial_name(arm, number)] = [*settings, *own]
+    first = trial_name(plan.baseline, 0)
+    return Plan(f"{plan.name}, tuning", "Which settings suit each arm?", arms, first, [SEED], plan.common)
+
+
+def tuned(plan: Plan, trials: Plan, runs: Sequence[Run], ranges: Mapping[str, Range], n: int) -> Plan:
+    """The plan with each arm at its best trial by validation accuracy (the first of equal ones).
+
+    Raises:
+        UsageError: no trial of an arm finished.
+    """
+    scores = {run.arm: run.score("val") for run in runs if run.finished}
+    arms = {}
+    for arm in plan.arms:
+        names = [name for number in range(n) if (name := trial_name(arm, number)) in scores]
+        if not names:
+            raise UsageError(f"No trial of '{arm}' finished, so it cannot be tuned; the logs are beside their folders.")
+        arms[arm] = list(trials.arms[max(names, key=lambda name: scores[name])])
+    told = "; ".join(f"{key} {r.low:g} to {r.high:g}{' (log)' if r.log else ''}" for key, r in ranges.items())
+    sentence = (
+        f"each arm at its best of {n} trials, the same points for all, by validation accuracy on seed {SEED}: {told}"
+    )
+    return replace(plan, arms=arms, tuning=sentence)
+
+
+def table(plan: Plan, runs: Sequence[Run], n: int) -> tuple[list[str], list[list[str]]]:
+    """One line a trial: arm, number, settings of its own, validation accuracy or why there is none."""
+    by_arm = {run.arm: run for run in runs}
+    rows = []
+    for arm, settings in plan.arms.items():
+        for number in range(n):
+            run = by_arm.get(trial_name(arm, number))
+            if run is not None:
+                own = " ".join(text for text in run.facts.get("overrides", []) if text not in settings)
+                score = f"{run.score('val'):.4f}" if run.finished else run.reason
+                rows.append([arm, str(number), own, score])
+    return ["arm", "trial", "settings", "validation accuracy"], rows
+
+
+def trial_name(arm: str, number: int) -> str:
+    """Name of a trial's arm."""
+    return f"{arm}, trial {number}"
+
+
+def _not_of(plan: Plan, arm: str, ranges: Mapping[str, Any]) -> set[str]:
+    """Keys model.layer.X of the ranges whose X is no option of the arm's layer."""
+    config = compose(plan.overrides(arm, SEED))
+    import_plugins(config.imports)
+    options = layers.options(config.model["layer"]["name"])
+    prefix = "model.layer."
+    return {key for key in ranges if key.startswith(prefix) and key.removeprefix(prefix).split(".")[0] not in options}

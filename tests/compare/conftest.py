@@ -1,0 +1,6 @@
+"""The folder of these tests, for the module that they share."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
