@@ -42,8 +42,20 @@ def make_trainer(config: Config, run_dir: Path, callbacks: Sequence[Callback]) -
 
 
 def step_counts(config: Config, batches_per_epoch: int) -> tuple[int, int]:
-    """Optimizer steps of the whole run and of one epoch."""
-    per_epoch = math.ceil(batches_per_epoch / config.trainer.accumulate_grad_batches)
+    """Optimizer steps of the whole run and of one epoch.
+
+    Args:
+        batches_per_epoch: of each process. The last step of an epoch accumulates those that are left.
+    Raises:
+        UsageError: more batches are to be accumulated than an epoch has.
+    """
+    accumulated = config.trainer.accumulate_grad_batches
+    if accumulated > batches_per_epoch:
+        raise UsageError(
+            f"trainer.accumulate_grad_batches={accumulated}, but an epoch has {batches_per_epoch} batch(es) a process, "
+            f"and a step ends with its epoch. Accumulate at most {batches_per_epoch}, or lower training.batch_size."
+        )
+    per_epoch = math.ceil(batches_per_epoch / accumulated)
     ends = [config.training.max_steps]
     if config.training.max_epochs is not None:
         ends.append(config.training.max_epochs * per_epoch)

@@ -28,7 +28,7 @@ BATCH = Batch(torch.ones(3, 2), torch.zeros(3, dtype=torch.int64), torch.ones(3,
 def test_finite_numbers_pass():
     model = Model()
     model(BATCH.inputs, BATCH.lengths).sum().backward()
-    check_loss(torch.tensor(1.0), model, BATCH, 0)
+    check_loss(1.0, model, BATCH, 0)
     check_gradients(model, 0)
     assert first_bad_parameter(model) is None
 
@@ -39,7 +39,7 @@ def test_first_bad_parameter_is_named(value):
     for layer in (model.first, model.second):
         layer.bias.data[1] = value
     with pytest.raises(NotFinite, match=r"at step 7. The first parameter that is not finite is first.bias"):
-        check_loss(torch.tensor(value), model, BATCH, 7)
+        check_loss(value, model, BATCH, 7)
 
 
 def test_first_bad_output_is_named():
@@ -47,9 +47,9 @@ def test_first_bad_output_is_named():
     model.second.weight.data.fill_(3e38)
     model.first.bias.data.fill_(3e38)
     with pytest.raises(NotFinite, match=r"All parameters are finite; the first output that is not is that of second"):
-        check_loss(torch.tensor(float("nan")), model, BATCH, 0)
+        check_loss(float("nan"), model, BATCH, 0)
     with pytest.raises(NotFinite, match="it arises in the loss"):
-        check_loss(torch.tensor(float("nan")), Model(), BATCH, 0)
+        check_loss(float("nan"), Model(), BATCH, 0)
 
 
 def test_bad_gradient_is_named_before_the_update():
