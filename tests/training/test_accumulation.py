@@ -89,9 +89,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_equal_to_one_large_batch(toy_config, tmp_path, case, kind, clip):
     data, accumulated = CASES[case]
-    clipping = f"trainer.gradient_clip_val={clip}"
-    many = train(toy_config(*OPTIONS, clipping, f"trainer.accumulate_grad_batches={accumulated}"), tmp_path / "many", data, kind)
-    one = train(toy_config(*OPTIONS, clipping), tmp_path / "one", large_batches(data, accumulated), kind)
+    options = (*OPTIONS, f"trainer.gradient_clip_val={clip}")
+    accumulating = toy_config(*options, f"trainer.accumulate_grad_batches={accumulated}")
+    many = train(accumulating, tmp_path / "many", data, kind)
+    one = train(toy_config(*options), tmp_path / "one", large_batches(data, accumulated), kind)
     assert many.trainer.global_step == one.trainer.global_step == 2 * -(-len(data) // accumulated)
     start = Linear().double()
     for name, found in many.model.named_parameters():
