@@ -22,7 +22,10 @@ ALLOWED = {
     "hippo": {"errors", "registry", "hippo"},
     "models": {"errors", "registry", "ops", "hippo", "models"},
     "data": {"errors", "registry", "data"},
-    "training": {"errors", "registry", "config", "training", "data.base", "models.base", "models.backbone", "ops"},
+    "training": {
+        *("errors", "registry", "config", "training", "data.base", "data.contract"),
+        *("models.base", "models.backbone", "ops"),
+    },
 }
 
 

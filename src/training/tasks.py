@@ -9,10 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..data.base import IGNORED
 from ..errors import UsageError
-
-# Target of a sample that only evens out the batches of several processes; it is scored nowhere.
-IGNORED = -100
 
 
 def score(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
