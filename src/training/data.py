@@ -156,7 +156,7 @@ class Loaders(LightningDataModule):
         """Look at every split before the first step: the first batch of the test split comes after days."""
         if stage == "fit":
             for split in SPLITS:
-                check_split(self._split(split), self._data, split)
+                self._split(split)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Refuse a batch that breaks the dataset's promises while it is on the host."""
@@ -217,8 +217,7 @@ class Loaders(LightningDataModule):
     def _split(self, name: str) -> Dataset:
         if name not in self._splits:
             samples = self._data.split(name)
-            if len(samples) == 0:
-                raise UsageError(f"The {name} split of the dataset is empty.")
+            check_split(samples, self._data, name)
             self._splits[name] = samples
         return self._splits[name]
 
