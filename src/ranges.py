@@ -117,13 +117,15 @@ RANGES: dict[str, Range] = {
 }
 
 
-def check_numbers(config: Any) -> None:
+def check_numbers(config: Any, prefix: str = "") -> None:
     """Check every number of a configuration (a dataclass of dataclasses) against its range.
 
+    Args:
+        prefix: of the keys, where `config` is a part: "optimizer." for an OptimizerConfig.
     Raises:
         UsageError: names the key, what is allowed and the value. KeyError: a number without a range.
     """
-    for key, value, optional in numbers(config):
+    for key, value, optional in numbers(config, prefix):
         if value is None and optional:
             continue
         if key == "optimizer.betas":

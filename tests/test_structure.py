@@ -23,7 +23,7 @@ ALLOWED = {
     "models": {"errors", "registry", "ops", "hippo", "models"},
     "data": {"errors", "registry", "data"},
     "training": {
-        *("errors", "registry", "config", "training", "data.base", "data.contract"),
+        *("errors", "ranges", "registry", "config", "training", "data.base", "data.contract"),
         *("models.base", "models.backbone", "ops"),
     },
 }

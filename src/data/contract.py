@@ -100,7 +100,7 @@ def check_split(samples: Any, data: SequenceData, split: str) -> None:
 
 
 def check_batch(batch: Any, data: SequenceData, split: str, samples: Dataset | None = None) -> None:
-    """Check what `collate` returned; about 0.1 ms for 32 sequences of 4,096 tokens.
+    """Check what `collate` returned; about 50 us for 32 sequences of 4,096 tokens.
 
     Args:
         batch: on the host.

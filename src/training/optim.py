@@ -12,7 +12,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..config import ROLES, OptimizerConfig
-from ..errors import unknown
+from ..errors import UsageError, unknown
+from ..ranges import check_numbers
 
 # `_NormBase` is the base of torch's batch and instance norms, synchronised ones included.
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -55,7 +56,15 @@ def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str
 
     Returns:
         dicts with name, params, lr, weight_decay and param_names; groups with equal lr and decay are one.
+    Raises:
+        UsageError: arguments of another type, a number that cannot be meant (NaN, infinite, negative), an unknown role.
     """
+    if not isinstance(model, nn.Module) or not isinstance(config, OptimizerConfig):
+        raise UsageError(
+            f"parameter_groups takes a torch module and an OptimizerConfig, got a {type(model).__name__} and a "
+            f"{type(config).__name__}."
+        )
+    check_numbers(config, "optimizer.")
     roles = parameter_roles(model)
     exempt = set() if config.decay_norm_and_bias else _norms_and_biases(model)
     ssm_lr = config.lr if config.ssm_lr is None else config.ssm_lr

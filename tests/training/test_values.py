@@ -6,10 +6,13 @@ import re
 from dataclasses import fields, is_dataclass
 
 import pytest
+from torch import nn
 
 from fractal_ssm import UsageError
-from fractal_ssm.config import Config, check_options, compose, validate
+from fractal_ssm.config import Config, OptimizerConfig, SchedulerConfig, check_options, compose, validate
 from fractal_ssm.ranges import RANGES, check_numbers, numbers
+from fractal_ssm.training.optim import parameter_groups
+from fractal_ssm.training.scheduler import schedule
 from fractal_ssm.training.trainer import check_devices
 
 
@@ -147,6 +150,15 @@ def test_options_of_registered_parts(value):
 
     with pytest.raises(UsageError, match="The part takes"):
         check_options("The part", part, {"count" if isinstance(value, int) else "width": value}, [])
+
+
+def test_parts_used_without_a_configuration_check_themselves():
+    with pytest.raises(UsageError, match="optimizer.lr must be a finite number, got inf"):
+        parameter_groups(nn.Linear(2, 2), OptimizerConfig(lr=float("inf")))
+    with pytest.raises(UsageError, match="takes a torch module and an OptimizerConfig, got a list and a dict"):
+        parameter_groups([], {})
+    with pytest.raises(UsageError, match="scheduler.warmup_epochs must be a finite number, got nan"):
+        schedule(SchedulerConfig(warmup_epochs=float("nan")), 10, 5)
 
 
 CLUSTER = {"SLURM_NTASKS": "2"}, {"MASTER_ADDR": "first", "NODE_RANK": "0"}

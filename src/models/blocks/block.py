@@ -80,7 +80,7 @@ class Block(nn.Module):
 
 
 def checked_output(layer: SequenceLayer, u: Tensor, output: Any) -> tuple[Tensor, Any]:
-    """What a layer returned for u, if it is (y, state) with y (..., d_output) like u (..., H); about 2 us.
+    """What a layer returned for u, if it is (y, state) with y (..., d_output) like u (..., H); about 1 us.
 
     A y of another shape would often broadcast into the residual sum and train to something plausible.
 
