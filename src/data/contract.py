@@ -79,7 +79,7 @@ def check_prepared(data: SequenceData) -> None:
 
 
 def check_split(samples: Any, data: SequenceData, split: str) -> None:
-    """Check one split before training: its size, all labels where it has an array `labels`, and a first batch.
+    """Check one split before training: its size, all labels where it has them as an array `labels`, and a first batch.
 
     Raises:
         UsageError: names the class, the split, the sample and what is allowed.
@@ -90,11 +90,11 @@ def check_split(samples: Any, data: SequenceData, split: str) -> None:
     if len(samples) == 0:
         raise UsageError(f"The {split} split of the dataset {name} is empty. Every split needs at least one sample.")
     labels = getattr(samples, "labels", None)
-    if isinstance(labels, (np.ndarray, Tensor)) and np.ndim(labels) == 1:
-        array = np.asarray(labels)
-        wrong = np.flatnonzero(~np.isin(array, [*range(data.n_classes), IGNORED]))
-        if len(wrong):
-            raise _refusal(data, split, f"sample {wrong[0]} has the label {array[wrong[0]]}. {_labels(data)}")
+    if isinstance(labels, (np.ndarray, Tensor)) and tuple(labels.shape) == (len(samples),):
+        wrong = np.flatnonzero(~np.isin(np.asarray(labels), [*range(data.n_classes), IGNORED]))
+        # The sample decides: it may have another label than an array that happens to be called so.
+        if len(wrong) and (fault := _fault(_collate(samples, data, [int(wrong[0])]), data)):
+            raise _refusal(data, split, f"sample {wrong[0]}: {fault}")
     indices = list(range(min(_FIRST, len(samples))))
     check_batch(_collate(samples, data, indices), data, split, samples)
 

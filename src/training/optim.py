@@ -8,15 +8,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..config import ROLES, OptimizerConfig
 from ..errors import UsageError, unknown
 from ..ranges import check_numbers
 
-# `_NormBase` is the base of torch's batch and instance norms, synchronised ones included.
-_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_NORMS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    *(nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
+)
 # Norms of other packages have no base in common, but a name: LlamaRMSNorm, BatchNorm2d.
 _NORM_NAME = re.compile(r"[Nn]orm(\dd)?$")
 

@@ -235,3 +235,26 @@ def test_a_run_stopped_inside_a_group_is_the_same_run(toy_config, tmp_path, monk
         for folder in (tmp_path / "whole", tmp_path / "cut")
     ]
     assert [row["loss"] for row in ends[0]] == [row["loss"] for row in ends[1]]
+
+
+@pytest.mark.parametrize("batch", [4, 5, 7])
+def test_a_checkpoint_taken_inside_a_group_goes_on_as_if_nothing_had_been(toy_config, tmp_path, monkeypatch, batch):
+    """As after a signal: written in the middle, and the run itself goes on untouched."""
+    options = ("model.dropout=0.2", "training.max_epochs=2", "trainer.accumulate_grad_batches=3")
+    folder = tmp_path / "run"
+
+    def on_train_batch_end(self, outputs, data, batch_idx):
+        if self.trainer.current_epoch == 0 and batch_idx == batch:
+            self.trainer.save_checkpoint(folder / "checkpoints" / "middle.ckpt")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Classifier, "on_train_batch_end", on_train_batch_end)
+        run(toy_config(*options), folder)
+    run(toy_config(*options), tmp_path / "plain")
+    whole = load_checkpoint(folder / "checkpoints" / "last.ckpt")["state_dict"]
+    plain = load_checkpoint(tmp_path / "plain" / "checkpoints" / "last.ckpt")["state_dict"]
+    facts = run(toy_config(*options, f"resume={folder}/checkpoints/middle.ckpt"), folder)
+    found = load_checkpoint(folder / "checkpoints" / "last.ckpt")["state_dict"]
+    assert facts["steps"] == 6
+    for key, value in plain.items():
+        assert torch.equal(whole[key], value) and torch.equal(found[key], value)

@@ -128,12 +128,18 @@ def test_samples_that_are_right():
     check_split(samples(y=torch.tensor(1)), dataset(), "train")
 
 
-def test_all_labels_where_there_is_an_array_of_them():
-    wrong = samples()
-    wrong.labels = np.zeros(12)
-    wrong.labels[11] = 0.5
-    with pytest.raises(UsageError, match=r"sample 11 has the label 0.5. Labels are whole numbers in 0..2"):
+@pytest.mark.parametrize("value", [0.5, 3, -1])
+def test_all_labels_where_there_is_an_array_of_them(value):
+    """Sample 11 is in no first batch; an array of something else that is called so is no mistake."""
+    wrong = samples(y=value, at=11)
+    check_split(wrong, dataset(), "val")
+    wrong.labels = np.array(wrong.y, dtype=float)
+    with pytest.raises(UsageError, match=rf"val split, sample 11: (a|the) label is {value}\. Labels are whole numbers"):
         check_split(wrong, dataset(), "val")
+    named = samples()
+    for labels in (np.full(12, 7), np.array(["a", "b", "c"]), "labels", np.array(["a"] * 12)):
+        named.labels = labels
+        check_split(named, dataset(), "val")
 
 
 def batch(**changes) -> Batch:
