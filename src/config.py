@@ -8,6 +8,7 @@ their keys are checked against the part's own signature when it is built, not he
 from __future__ import annotations
 
 import inspect
+import math
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -277,9 +278,11 @@ def check_options(kind: str, part: Callable[..., Any], options: Mapping[str, Any
         fits = type(value) in types or (float in types and type(value) is int)
         if not fits:
             names = " or ".join("null" if kind_of is type(None) else kind_of.__name__ for kind_of in types)
-            raise UsageError(f"{kind} takes {key} as {names}, got {value!r}.")
-        if isinstance(value, (int, float)) and not abs(value) <= (LARGEST_INTEGER if type(value) is int else 1e300):
-            raise UsageError(f"{kind} takes {key} as a finite number of usual size, got {shown(value)}.")
+            raise UsageError(f"{kind} takes {key} as {names}, got {shown(value)}.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{kind} takes {key} as a finite number, got {value}.")
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise UsageError(f"{kind} takes {key} as a number up to 2**53 = {LARGEST_INTEGER}, got {shown(value)}.")
 
 
 def _one_of(key: str, value: str, allowed: Sequence[str]) -> None:

@@ -148,7 +148,10 @@ def test_validate_checks_numbers_first():
         validate(config)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e301, 2**53 + 1, 1 << 16_000], ids=name)
+ODD_OPTIONS = [float("nan"), float("inf"), -float("inf"), 2**53 + 1, -(2**60), 1 << 16_000]
+
+
+@pytest.mark.parametrize("value", ODD_OPTIONS, ids=name)
 def test_options_of_registered_parts(value):
     def part(width: float = 1.0, count: int = 1):
         """Options as of a layer."""
