@@ -8,6 +8,7 @@ their keys are checked against the part's own signature when it is built, not he
 from __future__ import annotations
 
 import inspect
+import math
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -18,6 +19,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from .errors import UsageError, did_you_mean, unknown
+from .ranges import LARGEST_INTEGER, check_numbers, shown
 
 ROLES = ("A", "B", "C", "D", "dt")
 SCHEDULES = ("cosine", "cosine-s5", "inverse-sqrt", "constant")
@@ -68,7 +70,14 @@ class SchedulerConfig:
 
 @dataclass
 class TrainerConfig:
-    """Where and how the steps are run; the names are those of lightning's Trainer."""
+    """Where and how the steps are run; the names are those of lightning's Trainer.
+
+    num_nodes: machines of a cluster; SLURM or torchrun starts the processes.
+    gradient_clip_val: largest norm of the gradient of a step, taken after accumulation; None for no clipping.
+    accumulate_grad_batches: batches a step, on every process, at most those of an epoch. The gradient is the mean over
+        their samples, as of one large batch, also where batches differ in size and where an epoch ends inside a step.
+        Not as in one large batch: batch norms see each batch by itself, and dropout draws anew for each.
+    """
 
     accelerator: str = "auto"
     devices: Union[int, str] = 1
@@ -224,6 +233,7 @@ def validate(config: Config) -> None:
         UsageError: names the key, the value and what is allowed.
     """
     optimizer, scheduler, trainer, training = config.optimizer, config.scheduler, config.trainer, config.training
+    check_numbers(config)
     for key in ("data_dir", "runs_dir", "resume"):
         if getattr(config, key) is not None:
             _filled(key, getattr(config, key))
@@ -234,40 +244,6 @@ def validate(config: Config) -> None:
     _one_of("trainer.precision", trainer.precision, PRECISIONS)
     _one_of("trainer.accelerator", trainer.accelerator, ACCELERATORS)
     _one_of("trainer.strategy", trainer.strategy, STRATEGIES)
-    _at_least(
-        0,
-        **{
-            "seed": config.seed,
-            "optimizer.lr": optimizer.lr,
-            "optimizer.ssm_lr": optimizer.ssm_lr,
-            "optimizer.weight_decay": optimizer.weight_decay,
-            "optimizer.eps": optimizer.eps,
-            "trainer.gradient_clip_val": trainer.gradient_clip_val,
-            "scheduler.warmup_steps": scheduler.warmup_steps,
-            "scheduler.warmup_epochs": scheduler.warmup_epochs,
-            "training.max_minutes": training.max_minutes,
-            "training.num_workers": training.num_workers,
-        },
-    )
-    _at_least(
-        1,
-        **{
-            "scheduler.total_steps": scheduler.total_steps,
-            "trainer.num_nodes": trainer.num_nodes,
-            "trainer.accumulate_grad_batches": trainer.accumulate_grad_batches,
-            "trainer.log_every_n_steps": trainer.log_every_n_steps,
-            "training.batch_size": training.batch_size,
-            "training.eval_batch_size": training.eval_batch_size,
-            "training.max_epochs": training.max_epochs,
-            "training.max_steps": training.max_steps,
-            "training.train_eval_samples": training.train_eval_samples,
-            "training.limit_train_batches": training.limit_train_batches,
-            "training.limit_eval_batches": training.limit_eval_batches,
-            "training.stuck_steps": training.stuck_steps,
-        },
-    )
-    if [isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in optimizer.betas] != [True, True]:
-        raise UsageError(f"optimizer.betas takes two numbers in [0, 1), got {optimizer.betas}.")
     if training.max_epochs is None and training.max_steps is None:
         raise UsageError("Training needs an end: set training.max_epochs or training.max_steps.")
     lengths = ("warmup_steps", "warmup_epochs", "warmup_fraction")
@@ -276,16 +252,6 @@ def validate(config: Config) -> None:
         raise UsageError(
             f"scheduler takes one length of the warm-up, got {' and '.join(warmups)}; set the others to null."
         )
-    if scheduler.warmup_fraction is not None and not 0 <= scheduler.warmup_fraction <= 1:
-        raise UsageError(
-            f"scheduler.warmup_fraction is a share of the steps in [0, 1], got {scheduler.warmup_fraction}."
-        )
-    if training.target_accuracy is not None and not 0 < training.target_accuracy <= 1:
-        raise UsageError(
-            f"training.target_accuracy is a share of the samples in (0, 1], got {training.target_accuracy}."
-        )
-    if not 0 <= scheduler.min_factor <= 1:
-        raise UsageError(f"scheduler.min_factor is in [0, 1], got {scheduler.min_factor}.")
     for node, part in (("model.layer", config.model.get("layer")), ("dataset", config.dataset)):
         if not isinstance(part, dict) or "name" not in part:
             raise UsageError(f"{node} needs a 'name' and may hold options of that name, got {part!r}.")
@@ -312,15 +278,13 @@ def check_options(kind: str, part: Callable[..., Any], options: Mapping[str, Any
         fits = type(value) in types or (float in types and type(value) is int)
         if not fits:
             names = " or ".join("null" if kind_of is type(None) else kind_of.__name__ for kind_of in types)
-            raise UsageError(f"{kind} takes {key} as {names}, got {value!r}.")
+            raise UsageError(f"{kind} takes {key} as {names}, got {shown(value)}.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{kind} takes {key} as a finite number, got {value}.")
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise UsageError(f"{kind} takes {key} as a number up to 2**53 = {LARGEST_INTEGER}, got {shown(value)}.")
 
 
 def _one_of(key: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise unknown(key, value, allowed)
-
-
-def _at_least(least: float, **values: float | None) -> None:
-    for key, value in values.items():
-        if value is not None and not value >= least:
-            raise UsageError(f"{key} must be at least {least}, got {value}.")

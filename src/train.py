@@ -108,6 +108,7 @@ def run(
     data = build_data(config)
     check_model(config, data)
     # Lightning takes seconds to import: a mistake in the configuration is told before.
+    from .data.contract import check_prepared
     from .training.session import Session
     from .training.trainer import check_devices
 
@@ -117,6 +118,7 @@ def run(
     with session.recording_failures(), warnings.catch_warnings():
         _quieten_lightning()
         data.prepare()
+        check_prepared(data)
         started = time.monotonic()
         session.build(lambda: build_model(config.model, data_facts(data)), data, data_facts(data))
         session.fit()
@@ -126,6 +128,7 @@ def run(
 
 def build_data(config: Config) -> SequenceData:
     """The dataset of a configuration, not yet prepared; plug-ins are imported first."""
+    from .data.contract import check_dataset
     from .registry import datasets, import_plugins
 
     import_plugins(config.imports)
@@ -133,7 +136,9 @@ def build_data(config: Config) -> SequenceData:
     datasets.check(config.dataset, runtime=["data_dir"])
     options = {key: value for key, value in config.dataset.items() if key != "name"}
     check_options(f"The dataset '{name}'", datasets.get(name), options, ["data_dir"])
-    return datasets.build(config.dataset, data_dir=Path(config.data_dir).absolute())
+    data = datasets.build(config.dataset, data_dir=Path(config.data_dir).absolute())
+    check_dataset(data)
+    return data
 
 
 def build_model(node: Mapping[str, Any], facts: Mapping[str, Any]) -> SequenceModel:

@@ -16,7 +16,8 @@ ALLOWED = {
     "errors": set(),
     "registry": {"errors"},
     "arguments": {"errors"},
-    "config": {"errors", "registry"},
+    "config": {"errors", "ranges", "registry"},
+    "ranges": {"errors"},
     "ops": {"errors", "ops"},
     "hippo": {"errors", "registry", "hippo"},
     "models": {"errors", "registry", "ops", "hippo", "models"},
@@ -25,7 +26,10 @@ ALLOWED = {
         *("errors", "config", "config_errors", "registry", "train", "compare"),
         *("training.record", "training.resume", "training.lock"),
     },
-    "training": {"errors", "registry", "config", "training", "data.base", "models.base", "models.backbone", "ops"},
+    "training": {
+        *("errors", "ranges", "registry", "config", "training", "data.base", "data.contract"),
+        *("models.base", "models.backbone", "ops"),
+    },
 }
 
 

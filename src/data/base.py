@@ -11,7 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ..errors import UsageError
+
 SPLITS = ("train", "val", "test")
+TASKS = ("classification", "retrieval")
+# Target of a sample that is scored nowhere: it is in no loss, no gradient and no accuracy.
+IGNORED = -100
 
 
 def label_shares(labels: np.ndarray, n_classes: int) -> list[float]:
@@ -28,7 +33,7 @@ class Batch(NamedTuple):
 
     inputs: (B, L) int64 token ids, or (B, L, d_input) float32; retrieval stacks all first documents, then all second
         ones: (2B, L).
-    targets: (B,) int64 class indices.
+    targets: (B,) int64 class indices, or IGNORED.
     lengths: (B,) int64 valid positions, or (2B,) for retrieval.
     """
 
@@ -98,14 +103,57 @@ class SequenceData(ABC):
         return 1.0
 
     def collate(self, items: Gathered | Sequence[tuple[Any, int]]) -> Batch:
-        """A batch of samples, right-padded with zeros to the longest of them."""
+        """A batch of samples, right-padded with zeros to the longest of them.
+
+        Raises:
+            UsageError: a sample that is no pair (x, y), an x that is no array of numbers or unlike the others, a label
+                that is not a whole number.
+        """
         if isinstance(items, Gathered):
             inputs = torch.from_numpy(items.sequences)
             lengths = torch.full((len(inputs),), inputs.shape[1], dtype=torch.int64)
             inputs = inputs if inputs.is_floating_point() else inputs.long()
-            return Batch(inputs, torch.from_numpy(items.labels.astype(np.int64)), lengths)
-        sequences = [torch.as_tensor(np.asarray(x)) for x, _ in items]
+            return Batch(inputs, whole_labels(items.labels), lengths)
+        if not all(isinstance(item, (tuple, list)) and len(item) == 2 for item in items):
+            raise UsageError("a sample is not a pair. Return (x, y): a sequence and its label.")
+        sequences = [_sequence(x) for x, _ in items]
+        if len({(x.shape[1:], x.is_floating_point()) for x in sequences}) > 1:
+            raise UsageError("the sequences differ in kind. Return all token ids (L,), or all real (L, d_input).")
         lengths = torch.tensor([len(x) for x in sequences], dtype=torch.int64)
         padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
         inputs = padded.float() if padded.is_floating_point() else padded.long()
-        return Batch(inputs, torch.tensor([y for _, y in items], dtype=torch.int64), lengths)
+        return Batch(inputs, whole_labels([y for _, y in items]), lengths)
+
+
+def whole_labels(labels: Sequence[Any] | np.ndarray) -> Tensor:
+    """(B,) int64 of labels that are whole numbers, of whatever type.
+
+    Raises:
+        UsageError: 0.5, NaN, None, a text or a list as a label.
+    """
+    try:
+        array = np.asarray(labels)
+    except (TypeError, ValueError):
+        array = np.empty((), dtype=object)
+    if array.ndim == 1 and array.dtype.kind in "iub":
+        return torch.from_numpy(array.astype(np.int64))
+    if array.ndim == 1 and array.dtype.kind == "f":
+        whole = np.isfinite(array) & (array == np.round(array))
+        if whole.all():
+            return torch.from_numpy(array.astype(np.int64))
+        raise UsageError(f"a label is {array[~whole][0]}. Labels are whole numbers from 0 on.")
+    wrong = next((y for y in labels if not isinstance(y, (int, float, np.number))), labels[0])
+    raise UsageError(f"a label is {wrong!r}. Labels are whole numbers from 0 on.")
+
+
+def _sequence(x: Any) -> Tensor:
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError):
+        array = np.empty((), dtype=object)
+    if array.dtype.kind not in "iufb" or array.ndim == 0:
+        raise UsageError(
+            f"a sequence is a {type(x).__name__} of shape {array.shape} and type {array.dtype}. Return an array of "
+            f"numbers: token ids (L,), or real (L, d_input)."
+        )
+    return torch.as_tensor(array)

@@ -41,6 +41,11 @@ class MappedDataset(Dataset):
         self.__dict__.update(state)
         self._open()
 
+    @property
+    def labels(self) -> np.ndarray:
+        """(n,) label of every sample."""
+        return self._labels[self.indices]
+
     def __len__(self) -> int:
         return len(self.indices)
 

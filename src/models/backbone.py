@@ -194,7 +194,24 @@ def _build_layer(node: Mapping[str, Any], d_model: int, l_max: int | None) -> Se
             f"The layer '{node['name']}' is a {type(layer).__name__}, which does not keep the layer contract. "
             f"Derive it from fractal_ssm.models.base.SequenceLayer."
         )
+    _check_layer(layer, d_model)
     return layer
+
+
+def _check_layer(layer: SequenceLayer, d_model: int) -> None:
+    """Refuse what a layer says of itself and cannot mean: the values are used without another look."""
+    kind = type(layer).__name__
+    if type(layer.causal) is not bool:
+        raise UsageError(f"{kind}.causal is {layer.causal!r}. Make it a property that returns True or False.")
+    if getattr(layer, "d_model", None) != d_model:
+        raise UsageError(
+            f"{kind} was built with d_model={d_model} and has d_model={getattr(layer, 'd_model', None)!r}. Set "
+            f"self.d_model = d_model when building."
+        )
+    if type(layer.d_output) is not int or layer.d_output < 1:
+        raise UsageError(f"{kind}.d_output is {layer.d_output!r}. Return a whole number >= 1; d_model is the default.")
+    if not isinstance(layer.roles, Mapping):
+        raise UsageError(f"{kind}.roles is {layer.roles!r}. Set a dict, parameter name -> A, B, C, D or dt.")
 
 
 def _check(

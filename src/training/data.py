@@ -11,10 +11,10 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..config import TrainingConfig
-from ..data.base import SPLITS
+from ..data.base import IGNORED, SPLITS, Batch, SequenceData
+from ..data.contract import check_batch, check_split
 from ..errors import UsageError
 from .seeding import derived_seed
-from .tasks import IGNORED
 
 # Samples are sorted by length within pools of this many batches, so that batches are alike inside and still random.
 _POOL = 50
@@ -114,6 +114,19 @@ class EvalSamples(Dataset):
         return self._samples[self._indices[0]][0], IGNORED
 
 
+class _Collate:
+    """The dataset's `collate`, with a mistake as its value: raised in a worker it would come with two tracebacks."""
+
+    def __init__(self, data: SequenceData):
+        self._data = data
+
+    def __call__(self, items: Any) -> Batch | UsageError:
+        try:
+            return self._data.collate(items)
+        except UsageError as error:
+            return error
+
+
 def sample_lengths(samples: Dataset) -> np.ndarray:
     """Length of each sample; of a pair of documents the longer one.
 
@@ -133,11 +146,23 @@ class Loaders(LightningDataModule):
     training samples, the validation split and the test split.
     """
 
-    def __init__(self, data: Any, config: TrainingConfig, seed: int):
+    def __init__(self, data: SequenceData, config: TrainingConfig, seed: int):
         super().__init__()
         self._data, self._config, self._seed = data, config, seed
         self._splits: dict[str, Dataset] = {}
         self._lengths: dict[str, np.ndarray] = {}
+
+    def setup(self, stage: str) -> None:
+        """Look at every split before the first step: the first batch of the test split comes after days."""
+        if stage == "fit":
+            for split in SPLITS:
+                self._split(split)
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Refuse a batch that breaks the dataset's promises while it is on the host."""
+        split = "train" if self.trainer.training else "val" if self.trainer.validating else SPLITS[dataloader_idx]
+        check_batch(batch, self._data, split, self._split(split))
+        return batch
 
     def batches_per_epoch(self, world: int = 1) -> int:
         """Training batches of an epoch for each of `world` processes, the limit of the configuration included."""
@@ -182,7 +207,7 @@ class Loaders(LightningDataModule):
         return DataLoader(
             samples,
             batch_sampler=batches,
-            collate_fn=self._data.collate,
+            collate_fn=_Collate(self._data),
             num_workers=self._config.num_workers,
             pin_memory=self.trainer.strategy.root_device.type == "cuda",
             # Its own generator, so that making a loader does not move torch's global one.
@@ -192,8 +217,7 @@ class Loaders(LightningDataModule):
     def _split(self, name: str) -> Dataset:
         if name not in self._splits:
             samples = self._data.split(name)
-            if len(samples) == 0:
-                raise UsageError(f"The {name} split of the dataset is empty.")
+            check_split(samples, self._data, name)
             self._splits[name] = samples
         return self._splits[name]
 

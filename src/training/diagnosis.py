@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -17,20 +18,21 @@ _REMEDY = (
     "(trainer.gradient_clip_val=1.0)."
 )
 
+_REMEDY_AT_START = "No step was made yet, so no rate is to blame: look at that module, its options and the data."
 
-def check_loss(loss: Tensor, model: nn.Module, batch: Any, step: int) -> None:
+
+def check_loss(loss: float, model: nn.Module, batch: Any, step: int) -> None:
     """Stop if the loss is not finite.
 
     Raises:
         NotFinite: names the first parameter that is not finite, or, when all are, the first module whose output is
             not.
     """
-    if bool(torch.isfinite(loss)):
+    if math.isfinite(loss):
         return
-    value = loss.detach().item()
     bad = first_bad_parameter(model)
     where = f"The first parameter that is not finite is {bad}." if bad else _first_bad_output(model, batch)
-    raise NotFinite(f"The loss is {value} at step {step}. {where} {_REMEDY}")
+    raise NotFinite(f"The loss is {loss} at step {step}. {where} {_REMEDY if step else _REMEDY_AT_START}")
 
 
 def check_gradients(model: nn.Module, step: int) -> None:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from ..config import OptimizerConfig, SchedulerConfig
 from ..data.base import SPLITS, Batch
+from .accumulation import SampleMean, rewind_to_group
 from .diagnosis import check_gradients, check_loss
 from .optim import build_optimizer, describe_groups, parameter_groups, parameter_roles
 from .scheduler import schedule
 from .seeding import seed_all
 from .tasks import Result, Tally, score
-
 
 
 class Classifier(LightningModule):
@@ -31,6 +31,7 @@ class Classifier(LightningModule):
         run: plain facts of the run, kept in every checkpoint.
         dt_scales: split -> factor on the model's step when it is scored on that split (`SequenceData.dt_scale`);
             training is at the model's own step.
+        batch_size: samples of an ordinary training batch; batches may differ.
     Attributes:
         results: split -> `Result` of the last full pass over it.
     """
@@ -45,6 +46,7 @@ class Classifier(LightningModule):
         steps_per_epoch: int,
         run: dict[str, Any],
         dt_scales: Mapping[str, float],
+        batch_size: int = 1,
     ):
         super().__init__()
         self.model = model
@@ -54,6 +56,9 @@ class Classifier(LightningModule):
         self._dt_scales = dt_scales
         self._factor = schedule(scheduler, training_steps, steps_per_epoch)
         self._tallies = {name: Tally() for name in SPLITS}
+        self._mean = SampleMean(batch_size)
+        # Sums of the training split when the group began, for a checkpoint that begins it again.
+        self._sums_before_group: Tensor | None = None
 
     def group_facts(self) -> list[dict[str, Any]]:
         """The parameter groups as the record holds them."""
@@ -68,20 +73,34 @@ class Classifier(LightningModule):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         # Dropout as a function of the place in the run: resuming needs no generator state and repeats exactly.
         seed_all(self._seed, "step", self.trainer.current_epoch, batch_idx, self.global_rank)
+        if batch_idx % self.trainer.accumulate_grad_batches == 0:
+            self._mean.begin_group()
+            self._sums_before_group = self._tallies["train"].sums
 
     def on_train_epoch_start(self) -> None:
         self._tallies["train"] = Tally()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss, sums = score(self.model(batch.inputs, batch.lengths), batch.targets)
-        check_loss(loss, self.model, batch, self.global_step)
+        # One look at two numbers: on a GPU each look waits for the device.
+        value, samples = torch.stack([loss.detach().double(), sums[2:].sum()]).tolist()
+        check_loss(value, self.model, batch, self.global_step)
+        self._mean.add(int(samples))
         tally = self._tallies["train"]
         tally.add(sums)
         self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.targets))
         self.log("accuracy", tally.running_accuracy(), prog_bar=True, logger=False, batch_size=len(batch.targets))
-        return loss
+        # Lightning divides it by the same number again, and shows the quotient to callbacks.
+        return loss * self.trainer.accumulate_grad_batches
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        # Weighted here and not above, so that callbacks see the loss of the batch.
+        weight = self._mean.batch_weight
+        (loss if weight == 1.0 else loss * weight).backward(*args, **kwargs)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        # Before lightning clips.
+        self._mean.finish(self.model.parameters(), self.device)
         check_gradients(self.model, self.global_step)
 
     def on_validation_start(self) -> None:
@@ -111,7 +130,10 @@ class Classifier(LightningModule):
         self._tallies[split].add(score(logits, batch.targets)[1])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        sums = self._tallies["train"].sums
+        trainer = self.trainer
+        planned, per_epoch = trainer.accumulate_grad_batches, trainer.num_training_batches
+        taken_back = rewind_to_group(checkpoint["loops"], planned, per_epoch)
+        sums = self._sums_before_group if taken_back else self._tallies["train"].sums
         checkpoint["run"] = self._run
         checkpoint["train_tally"] = None if sums is None else sums.cpu()
 

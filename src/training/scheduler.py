@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ..config import SchedulerConfig
 from ..errors import UsageError
+from ..ranges import check_numbers
 
 
 def warmup_length(config: SchedulerConfig, total_steps: int, steps_per_epoch: int) -> int:
@@ -31,8 +32,9 @@ def schedule(config: SchedulerConfig, training_steps: int, steps_per_epoch: int)
         training_steps: optimizer steps of the run; T unless `total_steps` is set.
         steps_per_epoch: optimizer steps of an epoch, for `warmup_epochs`.
     Raises:
-        UsageError: a warm-up longer than the schedule.
+        UsageError: a warm-up longer than the schedule, or a number that cannot be meant (NaN, infinite, negative).
     """
+    check_numbers(config, "scheduler.")
     total = config.total_steps or training_steps
     warmup = warmup_length(config, total, steps_per_epoch)
     if warmup > total:

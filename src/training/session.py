@@ -156,6 +156,7 @@ class Session:
             per_epoch,
             run={"config": asdict(config), "data": facts, "world": world, "steps": steps},
             dt_scales=dt_scales,
+            batch_size=training.batch_size,
         )
         if self._checkpoint is not None:
             self._continue(self._checkpoint, world, steps)

@@ -9,10 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..data.base import IGNORED
 from ..errors import UsageError
-
-# Target of a sample that only evens out the batches of several processes; it is scored nowhere.
-IGNORED = -100
 
 
 def score(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -22,7 +20,8 @@ def score(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         logits: (B, C), one row a target; retrieval's (2B, L) inputs give B rows as well.
         targets: (B,) int64 in 0..C-1, or IGNORED.
     Returns:
-        loss: scalar, mean over the samples that are not ignored (0 if all are).
+        loss: scalar, mean over the samples that are not ignored (0 if all are); float64 for float64 logits, else
+            float32.
         sums: (2 + C,) float64: correct predictions, summed loss, samples of each class.
     Raises:
         UsageError: numbers of logits and targets differ.
@@ -32,7 +31,8 @@ def score(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             f"The model gave scores of shape {tuple(logits.shape)} for {targets.shape[0]} targets; a batch needs one "
             f"row of class scores for each. A retrieval dataset needs a model built with task='retrieval'."
         )
-    summed = F.cross_entropy(logits.float(), targets, ignore_index=IGNORED, reduction="sum")
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    summed = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
     counted = targets != IGNORED
     classes = torch.bincount(targets[counted], minlength=logits.shape[1])
     correct = (logits.argmax(dim=1) == targets).sum()

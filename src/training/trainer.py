@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.plugins.environments import LSFEnvironment, SLURMEnvironment, TorchElasticEnvironment
 
 from ..config import Config
 from ..errors import UsageError
@@ -42,8 +44,20 @@ def make_trainer(config: Config, run_dir: Path, callbacks: Sequence[Callback]) -
 
 
 def step_counts(config: Config, batches_per_epoch: int) -> tuple[int, int]:
-    """Optimizer steps of the whole run and of one epoch."""
-    per_epoch = math.ceil(batches_per_epoch / config.trainer.accumulate_grad_batches)
+    """Optimizer steps of the whole run and of one epoch.
+
+    Args:
+        batches_per_epoch: of each process. The last step of an epoch accumulates those that are left.
+    Raises:
+        UsageError: more batches are to be accumulated than an epoch has.
+    """
+    accumulated = config.trainer.accumulate_grad_batches
+    if accumulated > batches_per_epoch:
+        raise UsageError(
+            f"trainer.accumulate_grad_batches={accumulated}, but an epoch has {batches_per_epoch} batch(es) a process, "
+            f"and a step ends with its epoch. Accumulate at most {batches_per_epoch}, or lower training.batch_size."
+        )
+    per_epoch = math.ceil(batches_per_epoch / accumulated)
     ends = [config.training.max_steps]
     if config.training.max_epochs is not None:
         ends.append(config.training.max_epochs * per_epoch)
@@ -51,17 +65,26 @@ def step_counts(config: Config, batches_per_epoch: int) -> tuple[int, int]:
 
 
 def check_devices(config: Config) -> None:
-    """Refuse devices that this machine does not have.
+    """Refuse devices that this machine does not have, and other machines that nothing leads to.
 
     Raises:
-        UsageError: a GPU is asked for where there is none, or more than there are, or something that is no number.
+        UsageError: a GPU is asked for where there is none, or more than there are, far more processes than cores, or
+            several nodes outside a cluster.
     """
     devices = config.trainer.devices
-    if isinstance(devices, str) and devices != "auto":
-        raise UsageError(f"trainer.devices is a number or auto, got {devices!r}.")
-    if isinstance(devices, int) and devices < 1:
-        raise UsageError(f"trainer.devices must be at least 1, or auto for all there are, got {devices}.")
+    if config.trainer.num_nodes > 1 and not _in_cluster():
+        raise UsageError(
+            f"trainer.num_nodes={config.trainer.num_nodes}, but nothing here says which of the machines this is, so "
+            f"the run would wait for the others forever. Start it with srun (SLURM) or torchrun, or set MASTER_ADDR "
+            f"and NODE_RANK on every machine."
+        )
     if _accelerator(config) == "cpu":
+        most = max(16, 4 * (os.cpu_count() or 1))
+        if isinstance(devices, int) and devices > most:
+            raise UsageError(
+                f"trainer.devices={devices} would start as many processes on {os.cpu_count()} core(s). "
+                f"Take at most {most}; one uses all cores already."
+            )
         return
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found == 0:
@@ -71,6 +94,12 @@ def check_devices(config: Config) -> None:
         )
     if isinstance(devices, int) and devices > found:
         raise UsageError(f"trainer.devices={devices}, but this machine has {found} GPU(s).")
+
+
+def _in_cluster() -> bool:
+    """Whether something tells this process its place among several machines."""
+    detected = any(kind.detect() for kind in (SLURMEnvironment, TorchElasticEnvironment, LSFEnvironment))
+    return detected or {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys() or "OMPI_COMM_WORLD_SIZE" in os.environ
 
 
 def _accelerator(config: Config) -> str:

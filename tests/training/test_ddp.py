@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -16,9 +17,12 @@ from training_toys import FOLDER
 
 from fractal_ssm.data.base import Batch
 from fractal_ssm.models.base import valid_mask
+from fractal_ssm.config import OptimizerConfig
 from fractal_ssm.registry import layers
+from fractal_ssm.training.accumulation import SampleMean
 from fractal_ssm.training.data import EvalBatches, EvalSamples, TrainBatches
-from fractal_ssm.training.tasks import Tally, score
+from fractal_ssm.training.optim import parameter_groups
+from fractal_ssm.training.tasks import IGNORED, Tally, score
 
 
 class Model(nn.Module):
@@ -53,6 +57,32 @@ def evaluate(model: nn.Module, rank: int, world: int, batch_size: int) -> Tally:
     return tally
 
 
+# Samples of the batches that the two processes accumulate for one step; the first sample of process 1 is not counted.
+SHARES = (([0, 1, 2, 3, 4], [5, 6]), ([7, 8, 9], [10, 11, 12, 13, 14, 15]))
+
+
+def share(samples: ToySamples, indices: list[int]) -> Batch:
+    batch = collate([samples[index] for index in indices])
+    return batch._replace(targets=torch.where(torch.tensor(indices) == 7, IGNORED, batch.targets))
+
+
+def accumulate(name: str, rank: int) -> dict[str, torch.Tensor]:
+    """Gradients of a step over this process's two batches, exchanged with the second, as lightning does it."""
+    model, mean = DistributedDataParallel(Model(name).double()), SampleMean(4)
+    assert [len(group["params"]) for group in parameter_groups(model, OptimizerConfig())] == [
+        len(group["params"]) for group in parameter_groups(model.module, OptimizerConfig())
+    ]
+    first, second = (share(ToySamples(16, 0), indices) for indices in SHARES[rank])
+    mean.begin_group()
+    for batch, waiting in ((first, model.no_sync()), (second, nullcontext())):
+        with waiting:
+            loss, sums = score(model(batch.inputs, batch.lengths), batch.targets)
+            mean.add(int(sums[2:].sum()))
+            (loss * mean.batch_weight).backward()
+    mean.finish(model.parameters(), torch.device("cpu"))
+    return {key: parameter.grad for key, parameter in model.module.named_parameters()}
+
+
 def worker(rank: int, names: list[str], folder: str) -> None:
     torch.set_num_threads(1)
     # A file to meet at: a port that was free a moment ago may be somebody else's now.
@@ -68,8 +98,10 @@ def worker(rank: int, names: list[str], folder: str) -> None:
         score(model(inputs, lengths), targets)[0].backward()
         found[name] = {key: parameter.grad for key, parameter in model.module.named_parameters()}
     accuracies = [evaluate(Model(names[0]), rank, 2, size).result() for size in (1, 4, 21)]
+    accumulated = accumulate(names[0], rank)
     if rank == 0:
-        torch.save({"gradients": found, "results": [vars(result) for result in accuracies]}, f"{folder}/found.pt")
+        results = [vars(result) for result in accuracies]
+        torch.save({"accumulated": accumulated, "gradients": found, "results": results}, f"{folder}/found.pt")
     # Taking gloo's threads down hung now and then, after all work was done (seen in torch 2.13); the process is not
     # needed any more.
     os._exit(0)
@@ -93,6 +125,11 @@ def test_two_processes(tmp_path, monkeypatch, built_in_layers, which):
         for key in gradients[0]:
             mean = (gradients[0][key] + gradients[1][key]) / 2
             assert torch.allclose(found["gradients"][name][key], mean, atol=1e-6, rtol=1e-5), (name, key)
+
+    model, whole = Model(names[0]).double(), share(samples, list(range(16)))
+    score(model(whole.inputs, whole.lengths), whole.targets)[0].backward()
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(found["accumulated"][key], parameter.grad, rtol=1e-9, atol=1e-12)
 
     alone = evaluate(Model(names[0]), 0, 1, 21).result()
     assert alone.samples == 21

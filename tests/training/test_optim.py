@@ -9,6 +9,7 @@ from torch import nn
 
 from fractal_ssm import UsageError
 from fractal_ssm.config import OptimizerConfig, compose
+from fractal_ssm.models.backbone import SequenceModel
 from fractal_ssm.training.optim import build_optimizer, describe_groups, parameter_groups, parameter_roles
 
 LR, SSM_LR, DECAY = 0.01, 0.001, 0.05
@@ -33,6 +34,7 @@ class Model(nn.Module):
         self.norm = nn.LayerNorm(2)
         self.mixer = nn.Linear(2, 2)
         self.head = nn.Linear(2, 3)
+        self.encoder.decay_norm_and_bias = self.head.decay_norm_and_bias = True
 
 
 def rates(config: OptimizerConfig) -> dict[str, tuple[float, float]]:
@@ -125,3 +127,89 @@ def test_fused_equals_plain_and_goes_on_from_its_state():
     mixed = train(True, range(10, 20), train(False, range(10)))
     for name, value in plain[0].items():
         torch.testing.assert_close(mixed[0][name], value, rtol=1e-12, atol=1e-14)
+
+
+class Tidy(nn.Module):
+    """Parts of other people's models: norms of several makers, biases of several names, tied and parametrised ones."""
+
+    class LlamaRMSNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+    class NormalizedLinear(nn.Linear):
+        pass
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(4, 4)
+        self.rms = nn.RMSNorm(4)
+        self.foreign = Tidy.LlamaRMSNorm()
+        self.batch = nn.SyncBatchNorm(4)
+        self.normal = Tidy.NormalizedLinear(4, 4)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.layer = nn.utils.parametrizations.weight_norm(Roles(), "A")
+        self.roles = ["not ours"]
+
+
+def test_modules_decide_in_models_of_others():
+    groups = {
+        name: (group["lr"], group["weight_decay"])
+        for group in parameter_groups(Tidy(), OptimizerConfig(lr=LR, ssm_lr=SSM_LR, weight_decay=DECAY))
+        for name in group["param_names"]
+    }
+    undecayed = {name for name, rate in groups.items() if rate == (LR, 0.0)}
+    assert undecayed == {
+        *("rnn.bias_ih_l0", "rnn.bias_hh_l0", "rms.weight", "foreign.weight", "batch.weight", "batch.bias"),
+        *("normal.bias", "first.bias", "second.bias"),
+    }
+    assert "second.weight" not in groups and groups["first.weight"] == FAST
+    originals = [f"layer.parametrizations.A.original{number}" for number in (0, 1)]
+    assert [groups[name] for name in originals] == [SLOW, SLOW]
+
+
+def test_a_tied_parameter_is_exempt_only_if_no_module_decays_it():
+    for order in (("head", "norm"), ("norm", "head")):
+        model = nn.ModuleDict({name: getattr(Model(), name) for name in order})
+        model["norm"].bias = nn.Parameter(torch.zeros(3))
+        model["head"].bias = model["norm"].bias
+        groups = {
+            name: group["weight_decay"]
+            for group in parameter_groups(model, OptimizerConfig(weight_decay=DECAY))
+            for name in group["param_names"]
+        }
+        assert groups[f"{order[0]}.bias"] == DECAY and f"{order[1]}.bias" not in groups
+
+
+def lightning_module(model):
+    from fractal_ssm.config import SchedulerConfig
+    from fractal_ssm.training.module import Classifier
+
+    return Classifier(model, OptimizerConfig(), SchedulerConfig(), 0, 1, 1, {}, {})
+
+
+WRAPPERS = {
+    "compile": lambda model: torch.compile(model, backend="eager"),
+    "sequential": nn.Sequential,
+    "list": lambda model: nn.ModuleList([nn.Identity(), model]),
+    "data parallel": nn.DataParallel,
+    "average": torch.optim.swa_utils.AveragedModel,
+    "lightning": lightning_module,
+    "twice": lambda model: torch.compile(nn.Sequential(nn.DataParallel(model)), backend="eager"),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("recipe", PUBLISHED)
+def test_wrappers_change_nothing(recipe, wrapper):
+    torch.manual_seed(0)
+    layer = {"name": "s5", "d_state": 8, "blocks": 1}
+    model = SequenceModel(layer, n_classes=3, n_tokens=5, d_model=8, n_layers=1, norm="batch")
+    config = compose([f"optimizer={recipe}"]).optimizer
+    plain, wrapped = parameter_groups(model, config), parameter_groups(WRAPPERS[wrapper](model), config)
+    assert sum(len(group["params"]) for group in plain) == len(list(model.parameters()))
+    for one, other in zip(plain, wrapped, strict=True):
+        assert {**one, "params": 0, "param_names": 0} == {**other, "params": 0, "param_names": 0}
+        assert all(long.endswith(short) for short, long in zip(one["param_names"], other["param_names"], strict=True))
+        assert all(map(torch.equal, one["params"], other["params"]))

@@ -249,7 +249,7 @@ def test_limits_and_accumulation(toy_config, tmp_path):
         (["model.d_model=wide"], "model takes d_model as int, got 'wide'."),
         (["imports=[toy_partz]"], "imports names 'toy_partz', but there is no module 'toy_partz'"),
         (["trainer.accelerator=gpu", "trainer.devices=99"], "GPU"),
-        (["trainer.devices=many"], "trainer.devices is a number or auto, got 'many'."),
+        (["trainer.devices=many"], "trainer.devices takes a whole number, or auto, got 'many'."),
         (["scheduler.warmup_steps=1000"], "warm-up takes 1000 steps but the schedule has 24"),
     ],
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...errors import UsageError
 from ..base import SequenceLayer
 from .dense import TiedDropout, dense
 from .mixer import build_mixer
@@ -57,14 +59,17 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Any]:
         """x (B, L, H) to the same shape, and the layer's state (None where it carries none)."""
         z = self.norm(x, lengths) if self.prenorm else x
-        y, state = self.layer(z, state=state, lengths=lengths if self.mask_padding else None, dt_scale=dt_scale)
+        lengths_of_layer = lengths if self.mask_padding else None
+        y, state = checked_output(
+            self.layer, z, self.layer(z, state=state, lengths=lengths_of_layer, dt_scale=dt_scale)
+        )
         return self._finish(x, y, z, lengths), state
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One position: x_t (B, H) and the layer's state to the same two."""
         x = x_t[:, None]
         z = self.norm(x) if self.prenorm else x
-        y_t, state = self.layer.step(z[:, 0], state)
+        y_t, state = checked_output(self.layer, z[:, 0], self.layer.step(z[:, 0], state))
         return self._finish(x, y_t[:, None], z, None)[:, 0], state
 
     def _finish(self, x: Tensor, y: Tensor, z: Tensor, lengths: Tensor | None) -> Tensor:
@@ -72,6 +77,32 @@ class Block(nn.Module):
         if not self.prenorm:
             x = self.norm(x, lengths)
         return x if self.feed_forward is None else self.feed_forward(x, lengths)
+
+
+def checked_output(layer: SequenceLayer, u: Tensor, output: Any) -> tuple[Tensor, Any]:
+    """What a layer returned for u, if it is (y, state) with y (..., d_output) like u (..., H); about 1 us.
+
+    A y of another shape would often broadcast into the residual sum and train to something plausible.
+
+    Raises:
+        UsageError: anything else.
+    """
+    # The code that is traced is that of a layer that has run.
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return output
+    wanted = (*u.shape[:-1], layer.d_output)
+    if type(output) is tuple and len(output) == 2 and isinstance(output[0], Tensor):
+        y = output[0]
+        if y.shape == wanted and y.is_floating_point() and y.device == u.device:
+            return output
+        given = f"y of shape {tuple(y.shape)}, {str(y.dtype).removeprefix('torch.')} on {y.device}"
+    else:
+        given = f"a {type(output).__name__}"
+    call = "forward" if u.dim() == 3 else "step"
+    raise UsageError(
+        f"{type(layer).__name__}.{call} returned {given}, for an input of shape {tuple(u.shape)} on {u.device}. "
+        f"Return a tuple (y, state) with y real, of shape {tuple(wanted)} (d_output last), on the same device."
+    )
 
 
 class FeedForward(nn.Module):

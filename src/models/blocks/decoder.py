@@ -37,6 +37,9 @@ def pool_positions(x: Tensor, mode: str, lengths: Tensor | None = None) -> Tenso
 class ClassificationHead(nn.Module):
     """logits = W x + b, pooled features (B, H) to (B, n_classes)."""
 
+    # As in the encoder.
+    decay_norm_and_bias = True
+
     def __init__(self, d_model: int, n_classes: int, framework: str):
         super().__init__()
         self.linear = dense(d_model, n_classes, framework)
@@ -51,6 +54,8 @@ class RetrievalHead(nn.Module):
     logits = W2 gelu(W1 [o0, o1, o0 - o1, o0 * o1] + b1) + b2, W1 of 4H to H; the GELU is exact with torch's defaults
     and the tanh form with flax's, as in the published S4 and S5.
     """
+
+    decay_norm_and_bias = True
 
     def __init__(self, d_model: int, n_classes: int, framework: str):
         super().__init__()

@@ -28,6 +28,9 @@ class Encoder(nn.Module):
         framework: whose defaults the weights start from.
     """
 
+    # Its biases are decayed whatever the optimiser says of others (`parameter_groups`), as in the published S4.
+    decay_norm_and_bias = True
+
     def __init__(
         self,
         d_model: int,

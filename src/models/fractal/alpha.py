@@ -34,7 +34,9 @@ def initial_alphas(alpha: Node, K: int) -> np.ndarray:
     [0.0, 0.3, 0.6, 0.9]
     """
     node = _as_node(alpha)
-    values = np.asarray(alphas.build(node, K=K), dtype=np.float64)
+    values = _as_numbers(alphas.build(node, K=K), node)
+    if values.ndim != 1:
+        raise UsageError(f"alpha {node} gives an array of shape {values.shape} for {K} blocks. Return shape ({K},).")
     if values.shape != (K,):
         raise UsageError(
             f"alpha {node} gives {values.size} value(s) for {K} blocks. Give as many as n_alphas, or change n_alphas."
@@ -47,6 +49,20 @@ def initial_alphas(alpha: Node, K: int) -> np.ndarray:
             f"0 is HiPPO-LegS; values toward 1 stress the present."
         )
     return values
+
+
+def _as_numbers(values: Any, node: Mapping[str, Any]) -> np.ndarray:
+    """What a recipe returned as float64: an array, a tensor, a list or anything else that numpy reads as real."""
+    try:
+        array = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+    except (TypeError, ValueError):
+        array = np.empty((), dtype=object)
+    if array.dtype.kind not in "iuf":
+        raise UsageError(
+            f"alpha {node} gives {type(values).__name__} {str(values)[:60]!r}. A recipe returns an array of numbers in "
+            f"[0, 1), one a block."
+        )
+    return array.astype(np.float64)
 
 
 def _as_node(alpha: Node) -> Mapping[str, Any]:
