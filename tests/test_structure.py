@@ -16,10 +16,11 @@ ALLOWED = {
     "errors": set(),
     "registry": {"errors"},
     "arguments": {"errors"},
+    "checkpoint": {"errors"},
     "config": {"errors", "registry"},
     "ops": {"errors", "ops"},
     "hippo": {"errors", "registry", "hippo"},
-    "models": {"errors", "registry", "ops", "hippo", "models"},
+    "models": {"errors", "registry", "checkpoint", "ops", "hippo", "models"},
     "data": {"errors", "registry", "data"},
     "training": {"errors", "registry", "config", "training", "data.base", "models.base", "models.backbone", "ops"},
 }
