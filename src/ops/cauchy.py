@@ -171,6 +171,7 @@ class _PoleSums(torch.autograd.Function):
 
 
 def _refuse_second() -> None:
+    refuse_transforms("The gradient of the Cauchy kernel")
     # once_differentiable would miss this where the incoming gradient is a constant.
     if torch.is_grad_enabled():
         raise UsageError(

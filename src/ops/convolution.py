@@ -178,6 +178,7 @@ class _NativeConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
+        refuse_transforms("The gradient of convolve")
         inputs = ctx.saved_tensors
         if not torch.is_grad_enabled():
             needs = ctx.needs_input_grad
@@ -214,6 +215,7 @@ class _CircularConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
+        refuse_transforms("The gradient of convolve")
         u, kernel, kernel_spectrum, *spectra = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _CircularCorrelation.apply(grad, u, kernel)

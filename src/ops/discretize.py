@@ -56,7 +56,7 @@ def check_method(method: str) -> None:
     Raises:
         UsageError: unknown method.
     """
-    if method not in _METHODS:
+    if not isinstance(method, str) or method not in _METHODS:
         raise unknown("discretization", method, _METHODS)
 
 

@@ -25,7 +25,7 @@ def check(what: str, backend: str) -> None:
     Raises:
         UsageError: with the reason and what to do.
     """
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         raise unknown(f"backend of {what}", backend, BACKENDS)
     reason = {"keops": keops_reason, "triton": _triton_reason}.get(backend, str)()
     if reason:
