@@ -196,7 +196,13 @@ class StatefulLayer(SequenceLayer):
         return super()._apply(keep_precision, recurse)
 
     def _device(self) -> torch.device:
-        return self.D.device
+        device = self.D.device
+        if device.type == "meta":
+            raise UsageError(
+                f"{type(self).__name__} is on the meta device, where nothing is computed. Give it memory, "
+                f"layer.to_empty(device='cpu'), and load weights; for shapes alone use torch's FakeTensorMode."
+            )
+        return device
 
 
 def wrong_dtype(layer: str, parameters: torch.dtype, given: torch.dtype) -> UsageError:

@@ -178,7 +178,7 @@ class _NativeConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        refuse_transforms("The gradient of convolve")
+        refuse_transforms("The gradient of convolve", grad)
         inputs = ctx.saved_tensors
         if not torch.is_grad_enabled():
             needs = ctx.needs_input_grad
@@ -215,7 +215,7 @@ class _CircularConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        refuse_transforms("The gradient of convolve")
+        refuse_transforms("The gradient of convolve", grad)
         u, kernel, kernel_spectrum, *spectra = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _CircularCorrelation.apply(grad, u, kernel)

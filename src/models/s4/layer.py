@@ -125,6 +125,9 @@ class S4(SISOLayer):
 
     def fold(self, C: Tensor) -> None:
         """Set the parameter from a C (rows, H, P, 2) that is not folded."""
+        if self.C.is_meta:
+            # Nothing to fold: weights are loaded later.
+            return
         with torch.no_grad(), full_precision(self.D.device):
             if self.fold_length is not None:
                 system = self._system_of(torch.view_as_complex(C.double().contiguous()), 1.0, fold_length=None)

@@ -185,7 +185,7 @@ class Attention(SequenceLayer):
         dtype = self.out.weight.dtype
         if not u.is_floating_point():
             raise wrong_dtype("Attention", dtype, u.dtype)
-        cast = torch.is_autocast_enabled(u.device.type) and torch.float64 not in (u.dtype, dtype)
+        cast = not u.is_meta and torch.is_autocast_enabled(u.device.type) and torch.float64 not in (u.dtype, dtype)
         if u.dtype != dtype and not cast:
             raise UsageError(
                 f"Attention has {dtype} parameters and got u of {u.dtype}. Convert the input, u.to({dtype}), or the "
