@@ -38,7 +38,7 @@ def choose(what: str, backend: str, device: torch.device) -> str:
     Raises:
         UsageError: as `check`, and for tensors on a device that the named backend does not reach.
     """
-    if backend == "auto":
+    if isinstance(backend, str) and backend == "auto":
         return "triton" if device.type == "cuda" and not _triton_reason() else "torch"
     check(what, backend)
     if backend == "triton" and device.type != "cuda" and not (device.type == "cpu" and interpreting()):
