@@ -85,7 +85,7 @@ def diagonalize(operator: Operator, method: str = "direct", tolerance: float = T
     """
     require_operator(operator, "diagonalize")
     check_positive("tolerance", tolerance)
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise unknown("diagonalisation method", method, METHODS)
     if method == "normal":
         return _normal(operator)

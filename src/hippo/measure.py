@@ -127,7 +127,7 @@ class Operator:
             raise UsageError(
                 f"The measure '{self.name}' needs A and B as real numpy arrays, got {given}. Use np.array(...)."
             )
-        if self.kind not in get_args(Kind):
+        if not isinstance(self.kind, str) or self.kind not in get_args(Kind):
             raise unknown(f"kind of the measure '{self.name}'", self.kind, get_args(Kind))
         # float32 and whole numbers are exact in float64, in which everything here is computed.
         object.__setattr__(self, "A", self.A.astype(np.float64, copy=False))
@@ -143,10 +143,20 @@ class Operator:
                 f"{self.label} has entries of A or B that are not finite numbers. Check the options: float64 holds "
                 f"sizes up to 1e308."
             )
+        if self.normal_form is not None and not isinstance(self.normal_form, NormalForm):
+            raise UsageError(
+                f"The measure '{self.name}' has a normal form that is {_described(self.normal_form)}. Use "
+                f"hippo.NormalForm(scale=..., shift=..., S=..., P=..., Q=...), or leave it out."
+            )
         if self.normal_form is not None and len(self.normal_form.S) != n:
             raise UsageError(
                 f"The measure '{self.name}' has A of order {n} and a normal form of order {len(self.normal_form.S)}: "
                 f"they must be the same."
+            )
+        if not isinstance(self.undriven, (tuple, list)) or not isinstance(self.options, Mapping):
+            raise UsageError(
+                f"The measure '{self.name}' needs undriven as a tuple of states and options as a mapping, got "
+                f"{_described(self.undriven)} and {_described(self.options)}. Leave out what does not apply."
             )
         alone = list(self.undriven)
         if not all(isinstance(n, int) and 0 <= n < self.N for n in alone):

@@ -178,7 +178,8 @@ def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
                 f"dt_scale is a factor on the step and must be positive and finite, from {_SMALLEST_SCALE:g} to "
                 f"{_LARGEST_SCALE:g}, got {dt_scale}. 2.0 is for data sampled at half the rate of training."
             )
-        return dt_scale
+        # torch takes no whole number beyond 64 bits.
+        return float(dt_scale)
     batch, length = u.shape[:2]
     if tuple(dt_scale.shape) not in ((), (batch,), (batch, length)):
         raise UsageError(

@@ -82,7 +82,7 @@ def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
             that are missing, unknown, of another shape, or not finite.
     >>> model = load_model("runs/lra/fractal-listops/.../checkpoints/best.ckpt")  # doctest: +SKIP
     """
-    if isinstance(imports, str) or not all(isinstance(name, str) for name in imports):
+    if not isinstance(imports, (list, tuple)) or not all(isinstance(name, str) for name in imports):
         raise UsageError(f"imports is a list of names of modules, imports=['my_package.layers'], got {imports!r}.")
     stored = read_checkpoint(path)
     run, weights = stored["run"], stored.get("state_dict")
