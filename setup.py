@@ -27,7 +27,7 @@ setup(
         "triton>=3.6; platform_system == 'Linux'",
         "numpy>=2.0",
         "scipy>=1.14",
-        "mpmath>=1.3",
+        "python-flint>=0.7",
         "einops>=0.8",
         "numba>=0.61",
         "pykeops>=2.3",
@@ -39,7 +39,7 @@ setup(
         "safetensors>=0.5",
     ],
     extras_require={
-        "test": ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100"],
+        "test": ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100", "mpmath>=1.3"],
         "sweep": ["hydra-joblib-launcher>=1.2", "hydra-submitit-launcher>=1.2"],
     },
     entry_points={"console_scripts": ["fractal-train=fractal_ssm.train:main"]},

@@ -25,7 +25,8 @@ from typing import Any
 
 import torch
 from fractal_ssm.config import Config, compose, to_yaml
-from fractal_ssm.train import build_data, build_model, data_facts
+from fractal_ssm.models.build import build_model, data_facts
+from fractal_ssm.train import build_data
 from fractal_ssm.training.session import Session
 from lightning.pytorch import Callback
 from lightning.pytorch.profilers import Profiler

@@ -18,6 +18,7 @@ _EXPORTS = {
     "DSS": "models.dss",
     "LRU": "models.lru",
     "Attention": "models.transformer",
+    "load_model": "models.build",
     "load_published": "models.published",
     "scan": "ops.scan",
     "hippo": "hippo",

@@ -7,10 +7,7 @@ their keys are checked against the part's own signature when it is built, not he
 
 from __future__ import annotations
 
-import inspect
-import math
-import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -19,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from .errors import UsageError, did_you_mean, unknown
-from .ranges import LARGEST_INTEGER, check_numbers, shown
+from .ranges import check_numbers
 
 ROLES = ("A", "B", "C", "D", "dt")
 SCHEDULES = ("cosine", "cosine-s5", "inverse-sqrt", "constant")
@@ -255,34 +252,6 @@ def validate(config: Config) -> None:
     for node, part in (("model.layer", config.model.get("layer")), ("dataset", config.dataset)):
         if not isinstance(part, dict) or "name" not in part:
             raise UsageError(f"{node} needs a 'name' and may hold options of that name, got {part!r}.")
-
-
-def check_options(kind: str, part: Callable[..., Any], options: Mapping[str, Any], runtime: Collection[str]) -> None:
-    """Refuse options that the signature of `part` does not have, or values of another type than it annotates.
-
-    Only plain annotations (bool, int, float, str, alone or with None) are looked at; the part checks the rest itself.
-
-    Raises:
-        UsageError: names the option, the value and what is allowed.
-    """
-    allowed = [key for key in inspect.signature(part).parameters if key not in runtime]
-    hints = typing.get_type_hints(part.__init__ if inspect.isclass(part) else part)
-    for key, value in options.items():
-        if key not in allowed:
-            near = did_you_mean(key, allowed)
-            raise UsageError(f"{kind} has no option '{key}'. Its options: {', '.join(allowed)}.{near}")
-        types = typing.get_args(hints.get(key)) or (hints.get(key),)
-        if not all(kind_of in (bool, int, float, str, type(None)) for kind_of in types):
-            continue
-        # An int is a float to a reader of YAML, a bool is no number.
-        fits = type(value) in types or (float in types and type(value) is int)
-        if not fits:
-            names = " or ".join("null" if kind_of is type(None) else kind_of.__name__ for kind_of in types)
-            raise UsageError(f"{kind} takes {key} as {names}, got {shown(value)}.")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"{kind} takes {key} as a finite number, got {value}.")
-        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            raise UsageError(f"{kind} takes {key} as a number up to 2**53 = {LARGEST_INTEGER}, got {shown(value)}.")
 
 
 def _one_of(key: str, value: str, allowed: Sequence[str]) -> None:

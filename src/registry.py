@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import math
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from .errors import UsageError, did_you_mean, unknown
+from .ranges import LARGEST_INTEGER, shown
 
 Part = TypeVar("Part", bound=Callable[..., Any])
 
@@ -110,13 +113,8 @@ class Registry:
                 f"{self._article} {self.kind} needs a 'name', got {dict(node)}. Known: {', '.join(self.names())}."
             )
         name, runtime = node["name"], set(runtime)
-        allowed = self.options(name, runtime)
-        for key in node:
-            if key != "name" and key not in allowed:
-                raise UsageError(
-                    f"The {self.kind} '{name}' has no option '{key}'. Its options: {', '.join(allowed) or 'none'}."
-                    f"{did_you_mean(key, allowed)}"
-                )
+        options = {key: value for key, value in node.items() if key != "name"}
+        allowed = check_names(f"The {self.kind} '{name}'", self.get(name), options, runtime)
         parameters = inspect.signature(self.get(name)).parameters
         missing = [
             key
@@ -151,6 +149,46 @@ class Registry:
         except BaseException:
             self._loaded = False
             raise
+
+
+def check_names(kind: str, part: Callable[..., Any], options: Iterable[str], runtime: Collection[str]) -> list[str]:
+    """Names of the options of `part`, without those passed at run time; refuses others.
+
+    Raises:
+        UsageError: names the option, the known ones and the nearest.
+    """
+    allowed = [key for key in inspect.signature(part).parameters if key not in runtime]
+    for key in options:
+        if key not in allowed:
+            near = did_you_mean(key, allowed)
+            raise UsageError(f"{kind} has no option '{key}'. Its options: {', '.join(allowed) or 'none'}.{near}")
+    return allowed
+
+
+def check_options(kind: str, part: Callable[..., Any], options: Mapping[str, Any], runtime: Collection[str]) -> None:
+    """Refuse options that the signature of `part` does not have, or values of another type than it annotates.
+
+    Only plain annotations (bool, int, float, str, alone or with None) are looked at; the part checks the rest itself.
+    For options from a configuration, whose values are YAML's.
+
+    Raises:
+        UsageError: names the option, the value and what is allowed.
+    """
+    check_names(kind, part, options, runtime)
+    hints = typing.get_type_hints(part.__init__ if inspect.isclass(part) else part)
+    for key, value in options.items():
+        types = typing.get_args(hints.get(key)) or (hints.get(key),)
+        if not all(kind_of in (bool, int, float, str, type(None)) for kind_of in types):
+            continue
+        # An int is a float to a reader of YAML, a bool is no number.
+        fits = type(value) in types or (float in types and type(value) is int)
+        if not fits:
+            names = " or ".join("null" if kind_of is type(None) else kind_of.__name__ for kind_of in types)
+            raise UsageError(f"{kind} takes {key} as {names}, got {shown(value)}.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{kind} takes {key} as a finite number, got {value}.")
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise UsageError(f"{kind} takes {key} as a number up to 2**53 = {LARGEST_INTEGER}, got {shown(value)}.")
 
 
 def _qualified(part: Callable[..., Any]) -> str:

@@ -23,18 +23,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .arguments import in_order
-from .config import Config, check_options, register_schema, to_yaml, typed
+from .config import Config, register_schema, to_yaml, typed
 from .config_errors import explain, explain_value_error
 from .errors import UsageError
 
 if TYPE_CHECKING:
     from .data.base import SequenceData
-    from .models.backbone import SequenceModel
 
 register_schema()
-
-# What a model is told by its dataset rather than by the configuration.
-_DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task")
 
 
 def main() -> None:
@@ -106,7 +102,10 @@ def run(
         KeyboardInterrupt: Ctrl-C; the record says "interrupted" and last.ckpt can be resumed.
     """
     data = build_data(config)
-    check_model(config, data)
+    from .data.base import SPLITS
+    from .models.build import build_model, check_model, data_facts
+
+    check_model(config.model, data_facts(data), [data.dt_scale(split) for split in SPLITS])
     # Lightning takes seconds to import: a mistake in the configuration is told before.
     from .data.contract import check_prepared
     from .training.session import Session
@@ -129,7 +128,7 @@ def run(
 def build_data(config: Config) -> SequenceData:
     """The dataset of a configuration, not yet prepared; plug-ins are imported first."""
     from .data.contract import check_dataset
-    from .registry import datasets, import_plugins
+    from .registry import check_options, datasets, import_plugins
 
     import_plugins(config.imports)
     name = config.dataset["name"]
@@ -139,72 +138,6 @@ def build_data(config: Config) -> SequenceData:
     data = datasets.build(config.dataset, data_dir=Path(config.data_dir).absolute())
     check_dataset(data)
     return data
-
-
-def build_model(node: Mapping[str, Any], facts: Mapping[str, Any]) -> SequenceModel:
-    """The model of a `model` node for a dataset with these facts (`data_facts`).
-
-    Raises:
-        UsageError: an unknown layer or option, or a value that it refuses.
-    """
-    from .models.backbone import SequenceModel
-    from .registry import layers
-
-    check_options("model", SequenceModel, node, _DATA_FACTS)
-    layer = node["layer"]
-    runtime = ["d_model", "l_max"]
-    layers.check(layer, runtime)
-    options = {key: value for key, value in layer.items() if key != "name"}
-    check_options(f"The layer '{layer['name']}'", layers.get(layer["name"]), options, runtime)
-    return SequenceModel(**node, **facts)
-
-
-def data_facts(data: SequenceData) -> dict[str, Any]:
-    """What a model has to know of the data; plain values, so that a checkpoint can hold them."""
-    return {name: getattr(data, name) for name in _DATA_FACTS}
-
-
-def check_model(config: Config, data: SequenceData) -> None:
-    """Build one block of the model, so that a wrong name, option or value is told before data is made.
-
-    Where a split is to be scored at another time step, the block is tried on it: a layer without one refuses.
-    """
-    from .data.base import SPLITS
-
-    from .models.backbone import SequenceModel
-
-    facts = data_facts(data) if data.n_tokens or data.d_input else {**data_facts(data), "n_tokens": 2}
-    # Before one block stands for all of them: a wrong number of blocks is a mistake too.
-    check_options("model", SequenceModel, config.model, _DATA_FACTS)
-    model = build_model({**config.model, "n_layers": min(1, config.model.get("n_layers", 1))}, facts).eval()
-    for dt_scale in {data.dt_scale(split) for split in SPLITS} - {1.0}:
-        _try_step(model, dt_scale, data.d_input)
-
-
-def _try_step(model: SequenceModel, dt_scale: float, d_input: int | None) -> None:
-    """Two sequences of two zeros (one pair, for retrieval) at this time step."""
-    import torch
-
-    zeros = torch.zeros(2, 2, dtype=torch.int64) if d_input is None else torch.zeros(2, 2, d_input)
-    with torch.no_grad():
-        model(zeros, dt_scale=dt_scale)
-
-
-def load_model(checkpoint: str | Path) -> SequenceModel:
-    """The trained model of a checkpoint, in eval mode on the CPU.
-
-    >>> model = load_model("runs/lra/fractal-listops/.../checkpoints/best.ckpt")  # doctest: +SKIP
-    """
-    from .registry import import_plugins
-    from .training.resume import load_checkpoint
-
-    stored = load_checkpoint(checkpoint)
-    import_plugins(stored["run"]["config"]["imports"])
-    model = build_model(stored["run"]["config"]["model"], stored["run"]["data"])
-    prefix = "model."
-    weights = {key.removeprefix(prefix): value for key, value in stored["state_dict"].items() if key.startswith(prefix)}
-    model.load_state_dict(weights)
-    return model.eval()
 
 
 def _treat_denormals_as_zero() -> None:

@@ -8,9 +8,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from fractal_ssm import UsageError
-from fractal_ssm.config import Config, check_options, compose, to_yaml, validate
+from fractal_ssm.config import Config, compose, to_yaml, validate
 from fractal_ssm.config_errors import explain, explain_value_error, packaged_options
-from fractal_ssm.train import build_data, check_model
+from fractal_ssm.models.build import check_model, data_facts
+from fractal_ssm.registry import check_options
+from fractal_ssm.train import build_data
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -104,7 +106,7 @@ def test_mistakes_on_the_command_line(override, words):
 def test_mistakes_in_the_model_are_told_before_there_is_data(override, words):
     config = compose([override])
     with pytest.raises(UsageError) as caught:
-        check_model(config, build_data(config))
+        check_model(config.model, data_facts(build_data(config)))
     assert words in str(caught.value)
 
 

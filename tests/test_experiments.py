@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from fractal_ssm.config import compose
-from fractal_ssm.train import build_data, build_model, check_model, data_facts
+from fractal_ssm.data.base import SPLITS
+from fractal_ssm.models.build import build_model, check_model, data_facts
+from fractal_ssm.train import build_data
 from fractal_ssm.training.optim import build_optimizer, parameter_groups
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -49,23 +51,27 @@ def full(name):
     return config, build_data(config)
 
 
+def check(config, data):
+    check_model(config.model, data_facts(data), [data.dt_scale(split) for split in SPLITS])
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_full_size_builds(name):
     config, data = full(name)
-    check_model(config, data)
+    check(config, data)
     assert config.dataset["name"].endswith(name.rsplit("-", 1)[-1])
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if not name.startswith("proxy/")])
 def test_cpu_budget_builds(name):
     config = compose([f"experiment={name}", "budget=cpu"])
-    check_model(config, build_data(config))
+    check(config, build_data(config))
 
 
 @pytest.mark.parametrize("budget", ["cpu", "smoke"])
 def test_a_dataset_without_experiments_is_trimmed_too(budget):
     config = compose(["dataset=sc", f"budget={budget}"])
-    check_model(config, build_data(config))
+    check(config, build_data(config))
     assert config.dataset["n_train"] <= 2100 and config.model["d_model"] <= 32 and config.training.max_epochs <= 2
 
 

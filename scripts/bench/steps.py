@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from fractal_ssm.config import Config, compose
 from fractal_ssm.models.backbone import SequenceModel
-from fractal_ssm.train import build_model
+from fractal_ssm.models.build import build_model
 from fractal_ssm.training.optim import build_optimizer, parameter_groups
 from torch import Tensor, nn
 from torch.nn import functional as F

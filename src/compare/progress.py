@@ -29,12 +29,15 @@ def check(plan: Plan, config_dirs: Sequence[Path] = ()) -> None:
     from omegaconf.errors import OmegaConfBaseException
 
     from ..config_errors import explain
-    from ..train import build_data, check_model
+    from ..data.base import SPLITS
+    from ..models.build import check_model, data_facts
+    from ..train import build_data
 
     for arm in plan.arms:
         try:
             config = compose(plan.overrides(arm, plan.seeds[0]), str(config_dirs[0]) if config_dirs else None)
-            check_model(config, build_data(config))
+            data = build_data(config)
+            check_model(config.model, data_facts(data), [data.dt_scale(split) for split in SPLITS])
         except (HydraException, OmegaConfBaseException, UsageError) as error:
             raise UsageError(f"Arm '{arm}': {explain(error)}") from error
 

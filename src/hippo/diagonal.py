@@ -17,8 +17,12 @@ METHODS = ("direct", "normal")
 TOLERANCE = 1e-7
 # States that a measure declares undriven (fourier's sine of frequency 0) are undamped; they get this share of |A|.
 DAMPING_FLOOR = 1e-10
-# Multiprecision eigenvectors take about N^3 / 5000 seconds.
+# Tested up to this order.
 MAX_MULTIPRECISION_ORDER = 32
+# An imaginary part below this share of |lambda| is rounding: the eigenvalue is real.
+REAL_TOLERANCE = 1e-13
+# Two eigenvalues whose distance from being conjugate is below this share of |lambda| are a pair.
+PAIR_TOLERANCE = 1e-9
 _LARGEST = 1e300
 
 
@@ -81,7 +85,7 @@ def diagonalize(operator: Operator, method: str = "direct", tolerance: float = T
     """
     require_operator(operator, "diagonalize")
     check_positive("tolerance", tolerance)
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise unknown("diagonalisation method", method, METHODS)
     if method == "normal":
         return _normal(operator)
@@ -103,10 +107,13 @@ def conjugate_half(diagonal: Diagonal) -> tuple[Array, Array, Array, Array]:
     Returns:
         Lambda (P,), V (N, P), B_tilde (P,) complex, in the order of `diagonal`, and weight (P,) float64: 1 for a
         kept pair (imaginary part < 0), 1/2 for a real eigenvalue. P = N / 2 when every mode has a partner.
+    Raises:
+        UsageError: not a Diagonal, or a complex mode without its conjugate.
     """
     if not isinstance(diagonal, Diagonal):
         raise UsageError(f"conjugate_half takes what diagonalize(...) returned, got a {type(diagonal).__name__}.")
     imaginary = diagonal.Lambda.imag
+    _require_pairs(diagonal.Lambda, "the diagonal form")
     keep = imaginary <= 0
     weight = np.where(imaginary[keep] == 0, 0.5, 1.0)
     return diagonal.Lambda[keep], diagonal.V[:, keep], diagonal.B_tilde[keep], weight
@@ -177,6 +184,8 @@ def _numeric(operator: Operator, tolerance: float) -> Diagonal:
         residual = float(np.linalg.norm(rebuilt - A) / np.linalg.norm(A))
     if residual <= tolerance:
         B_tilde = np.linalg.solve(V, B)
+        eigenvalues = _snapped(eigenvalues)
+        _require_pairs(eigenvalues, operator.label)
         _require_decay(eigenvalues, operator.label)
         mode_error = _mode_error(A, B, eigenvalues, V, B_tilde)
         if mode_error > tolerance:
@@ -187,6 +196,7 @@ def _numeric(operator: Operator, tolerance: float) -> Diagonal:
 
         eigenvalues, V, B_tilde, residual = eigensystem(A, B)
         if residual <= tolerance:
+            eigenvalues, V, B_tilde = _with_exact_pairs(eigenvalues, V, B_tilde, operator.label)
             _require_decay(eigenvalues, operator.label)
             return _sorted(operator, eigenvalues, V, B_tilde, residual, condition, "multiprecision")
     raise UsageError(
@@ -195,6 +205,57 @@ def _numeric(operator: Operator, tolerance: float) -> Diagonal:
         f"the measure has one, or a form that needs no eigenvectors of A: dplr(...) for S4, method='normal'; or pass a "
         f"larger tolerance."
     )
+
+
+def _snapped(eigenvalues: Array) -> Array:
+    """Eigenvalues of a real matrix, those that are real but for rounding without an imaginary part."""
+    real = np.abs(eigenvalues.imag) <= REAL_TOLERANCE * np.abs(eigenvalues)
+    return np.where(real, eigenvalues.real, eigenvalues)
+
+
+def _with_exact_pairs(eigenvalues: Array, V: Array, B_tilde: Array, label: str) -> tuple[Array, Array, Array]:
+    """An eigensystem of a real matrix, computed in complex arithmetic, with its symmetry exact.
+
+    Otherwise a real eigenvalue has an imaginary part of 1e-50, say, and whoever keeps one of each pair loses modes.
+    Not for eigenvectors from LAPACK: these are in exact pairs, and B_tilde has errors that cancel in V B_tilde.
+    """
+    eigenvalues = _snapped(eigenvalues)
+    real = eigenvalues.imag == 0
+    for j in np.flatnonzero(real):
+        pivot = V[np.abs(V[:, j]).argmax(), j]
+        turn = pivot / np.abs(pivot)
+        column, weight = V[:, j] / turn, B_tilde[j] * turn
+        # Of two eigenvalues that are equal to rounding, the eigenvectors may be truly complex.
+        if np.abs(column.imag).max() <= PAIR_TOLERANCE * np.abs(pivot):
+            V[:, j], B_tilde[j] = column.real, weight.real
+    lower, upper = _require_pairs(eigenvalues, label)
+    eigenvalues[upper], V[:, upper], B_tilde[upper] = (
+        values.conj() for values in (eigenvalues[lower], V[:, lower], B_tilde[lower])
+    )
+    return eigenvalues, V, B_tilde
+
+
+def _require_pairs(eigenvalues: Array, label: str) -> tuple[Array, Array]:
+    """Indices of the eigenvalues with imaginary part < 0, and those of their conjugates.
+
+    Raises:
+        UsageError: one without a conjugate.
+    """
+    lower, upper = np.flatnonzero(eigenvalues.imag < 0), np.flatnonzero(eigenvalues.imag > 0)
+    free, partners = list(upper), []
+    for j in lower:
+        distance = np.abs(eigenvalues[free] - eigenvalues[j].conj()) if free else np.array([np.inf])
+        nearest = int(distance.argmin())
+        if not distance[nearest] <= PAIR_TOLERANCE * np.abs(eigenvalues[j]):
+            break
+        partners.append(free.pop(nearest))
+    if free or len(partners) < len(lower):
+        raise UsageError(
+            f"The complex eigenvalues of {label} do not come in conjugate pairs, as those of a real A do: "
+            f"{len(lower)} have a negative imaginary part, {len(upper)} a positive one, {len(partners)} pairs match to "
+            f"{PAIR_TOLERANCE:g}. Use diagonalize(...) of an operator with a real A, or method='normal'."
+        )
+    return lower, np.array(partners, dtype=int)
 
 
 def _mode_error(A: Array, B: Array, eigenvalues: Array, V: Array, B_tilde: Array) -> float:

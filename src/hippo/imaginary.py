@@ -70,7 +70,7 @@ def imaginary_parts(kind: str, n: int) -> Array:
     >>> imaginary_parts("inv", 2).round(4).tolist()
     [3.8197, 0.4244]
     """
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise unknown("kind of imaginary parts", kind, _KINDS)
     check_order(2 * check_order(n))
     return _KINDS[kind](int(n))

@@ -6,11 +6,11 @@ import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from ..registry import measures
 
 Array = np.ndarray
@@ -38,6 +38,21 @@ class NormalForm:
     Q: Array
 
     def __post_init__(self) -> None:
+        parts = {name: getattr(self, name) for name in ("scale", "S", "P", "Q")}
+        for name, value in parts.items():
+            if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf" or not np.isfinite(value).all():
+                raise UsageError(f"A normal form needs {name} as a real, finite numpy array, got {_described(value)}.")
+        shapes, n = {name: value.shape for name, value in parts.items()}, len(self.S) if self.S.ndim else 0
+        rank = self.P.shape[1:]
+        if (self.scale.shape, self.S.shape, self.P.shape, self.Q.shape) != ((n,), (n, n), (n, *rank), (n, *rank)) or (
+            len(rank) != 1
+        ):
+            raise UsageError(
+                f"A normal form needs scale (N,), S (N, N), P and Q (N, r), got {shapes}. Write a vector as v[:, None]."
+            )
+        if not (self.scale > 0).all():
+            raise UsageError("A normal form needs every entry of scale above 0: it is the diagonal of D.")
+        check_real("shift of a normal form", self.shift)
         if not (self.S == -self.S.T).all():
             raise UsageError("A normal form needs S skew-symmetric to the last digit: build it as X - X.T.")
 
@@ -113,9 +128,17 @@ class Operator:
     def __post_init__(self) -> None:
         arrays = isinstance(self.A, np.ndarray) and isinstance(self.B, np.ndarray)
         if not (arrays and self.A.dtype.kind in "iuf" and self.B.dtype.kind in "iuf"):
-            raise UsageError(f"The measure '{self.name}' needs A and B as real numpy arrays.")
+            given = " and ".join(_described(value) for value in (self.A, self.B))
+            raise UsageError(
+                f"The measure '{self.name}' needs A and B as real numpy arrays, got {given}. Use np.array(...)."
+            )
+        if not isinstance(self.kind, str) or self.kind not in get_args(Kind):
+            raise unknown(f"kind of the measure '{self.name}'", self.kind, get_args(Kind))
+        # float32 and whole numbers are exact in float64, in which everything here is computed.
+        object.__setattr__(self, "A", self.A.astype(np.float64, copy=False))
+        object.__setattr__(self, "B", self.B.astype(np.float64, copy=False))
         n = self.A.shape[0] if self.A.ndim == 2 else -1
-        if self.A.shape != (n, n) or self.B.shape != (n,):
+        if n == 0 or self.A.shape != (n, n) or self.B.shape != (n,):
             raise UsageError(
                 f"The measure '{self.name}' needs A of shape (N, N) and B of shape (N,), "
                 f"got {self.A.shape} and {self.B.shape}."
@@ -124,6 +147,21 @@ class Operator:
             raise UsageError(
                 f"{self.label} has entries of A or B that are not finite numbers. Check the options: float64 holds "
                 f"sizes up to 1e308."
+            )
+        if self.normal_form is not None and not isinstance(self.normal_form, NormalForm):
+            raise UsageError(
+                f"The measure '{self.name}' has a normal form that is {_described(self.normal_form)}. Use "
+                f"hippo.NormalForm(scale=..., shift=..., S=..., P=..., Q=...), or leave it out."
+            )
+        if self.normal_form is not None and len(self.normal_form.S) != n:
+            raise UsageError(
+                f"The measure '{self.name}' has A of order {n} and a normal form of order {len(self.normal_form.S)}: "
+                f"they must be the same."
+            )
+        if not isinstance(self.undriven, (tuple, list)) or not isinstance(self.options, Mapping):
+            raise UsageError(
+                f"The measure '{self.name}' needs undriven as a tuple of states and options as a mapping, got "
+                f"{_described(self.undriven)} and {_described(self.options)}. Leave out what does not apply."
             )
         alone = list(self.undriven)
         if not all(isinstance(n, int) and 0 <= n < self.N for n in alone):
@@ -167,7 +205,19 @@ def operator(name: str, N: int, **options: Any) -> Operator:
     >>> operator("fractional", 2, alpha=0.0).A.round(4).tolist()
     [[1.0, 0.0], [1.7321, 2.0]]
     """
-    return measures.build({"name": name, **options}, N=N)
+    check_order(N)
+    built = measures.build({"name": name, **options}, N=N)
+    if not isinstance(built, Operator):
+        raise UsageError(
+            f"The measure '{name}' returned {_described(built)}, not an operator. A registered measure returns "
+            f"hippo.Operator(name=..., A=..., B=..., options=...)."
+        )
+    if built.N != N:
+        raise UsageError(
+            f"The measure '{name}' was asked for the order N={N} and returned one of order {built.N}: A must be "
+            f"({N}, {N}), B ({N},)."
+        )
+    return built
 
 
 def require_operator(value: Any, caller: str) -> Operator:
@@ -181,7 +231,16 @@ def require_operator(value: Any, caller: str) -> Operator:
 
 
 def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and {value.dtype}"
     return repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+
+
+def check_real(name: str, value: Any) -> float:
+    """value as a float; UsageError unless it is a finite real number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise UsageError(f"{name} must be a finite real number, got {_described(value)}.")
+    return float(value)
 
 
 def check_order(N: Any) -> int:

@@ -171,7 +171,7 @@ def scale_invariant_step(Lambda: Array, t_from: Array, t_to: Array) -> tuple[Arr
         UsageError: shapes that do not fit, values that are not finite, a growing mode, times out of order.
     """
     start, stop = _real("t_from", t_from), _real("t_to", t_to)
-    Lambda = np.asarray(Lambda)
+    Lambda = _array("Lambda", Lambda)
     if Lambda.ndim != 1 or start.ndim != 1 or start.shape != stop.shape:
         raise UsageError(
             f"scale_invariant_step takes Lambda (P,) and t_from, t_to of one shape (L,), "
@@ -248,7 +248,7 @@ def _resolve(
         system = build(measure, N, **options)
     natural = "ltv" if system.kind == "scaled" else "lti"
     form = natural if form is None else form
-    if form not in FORMS:
+    if not isinstance(form, str) or form not in FORMS:
         raise unknown("form", form, FORMS)
     if form == "ltv" and system.kind != "scaled":
         raise UsageError(f"{system.label} is time-invariant as it stands; form='ltv' is for measures on [0, t].")
@@ -277,7 +277,7 @@ def _check_times(t: Array) -> Array:
 
 
 def _check_indices(at: Sequence[int], length: int) -> Array:
-    where = np.asarray(at)
+    where = _array("at", at)
     if where.ndim != 1 or where.dtype.kind not in "iu" or not ((-length <= where) & (where < length)).all():
         raise UsageError(f"at is a list of indices into the {length} times, such as [0, -1], got {at!r}.")
     return where % length
@@ -325,12 +325,17 @@ def _values(u: Callable[[Array], Array], times: Array) -> Array:
     return values
 
 
+def _array(name: str, values: Any) -> Array:
+    """values as numpy reads them; UsageError where it cannot (ragged lists, tensors without dense memory)."""
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UsageError(f"{name} must be an array of numbers, got a {type(values).__name__}: {error}") from error
+
+
 def _real(name: str, values: Array) -> Array:
     """values as float64; UsageError unless they are real, finite numbers."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise UsageError(f"{name} must be an array of real numbers: {error}") from error
+    array = _array(name, values)
     if array.dtype.kind not in "biuf":
         hint = " Give real and imaginary part as two channels." if array.dtype.kind == "c" else ""
         raise UsageError(f"{name} must be an array of real numbers, got {array.dtype}.{hint}")

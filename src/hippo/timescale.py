@@ -70,7 +70,13 @@ def _rates(system: Operator | Diagonal | Array) -> Array:
         return np.linalg.eigvals(system.A[np.ix_(driven, driven)])
     if isinstance(system, Diagonal):
         return -system.Lambda[system.driven]
-    values: Any = np.atleast_1d(np.asarray(system))
+    try:
+        values: Any = np.atleast_1d(np.asarray(system))
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UsageError(
+            f"time_scale takes operator(name, N), diagonalize(...) or an array Lambda of shape (N,), got a "
+            f"{type(system).__name__}: {error}. Build an operator first."
+        ) from error
     if values.dtype.kind not in "iufc" or values.ndim != 1:
         given = repr(system) if isinstance(system, str) else f"{values.dtype} of shape {values.shape}"
         raise UsageError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -11,6 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+
+_LARGEST_BATCH = 2**31 - 1
+# Factors on the step that float32 can multiply with.
+_SMALLEST_SCALE, _LARGEST_SCALE = 1e-30, 1e30
 
 
 class SequenceLayer(nn.Module, ABC):
@@ -79,6 +82,7 @@ class SequenceLayer(nn.Module, ABC):
     def _check_input(self, u: Tensor, state: Any = None, lengths: Tensor | None = None) -> None:
         """Refuse a wrong shape before it broadcasts into something plausible."""
         name = type(self).__name__
+        self._check_tensor("u", u, f"(batch, length, {self.d_model})")
         if u.dim() != 3 or u.shape[-1] != self.d_model:
             raise UsageError(
                 f"{name} takes u of shape (batch, length, {self.d_model}), got {tuple(u.shape)}. "
@@ -104,11 +108,43 @@ class SequenceLayer(nn.Module, ABC):
                 f"{name} takes lengths of int64 (or int32), counts of valid positions, got {lengths.dtype}. "
                 f"From a mask of valid positions: mask.sum(1); from whole numbers: lengths.long()."
             )
+        if lengths.device != u.device:
+            raise UsageError(
+                f"{name} needs lengths on the device of u, {u.device}, got {lengths.device}: lengths.to(u.device)."
+            )
+
+    def _check_tensor(self, what: str, given: Any, shape: str) -> None:
+        """Refuse what is no dense tensor, or lies on another device than the layer."""
+        if not isinstance(given, Tensor):
+            raise UsageError(
+                f"{type(self).__name__} takes {what} as a tensor of shape {shape}, got {type(given).__name__}. "
+                f"Convert it: torch.as_tensor({what}, dtype=torch.float32)."
+            )
+        if given.layout != torch.strided:
+            raise UsageError(
+                f"{type(self).__name__} takes a dense {what}, got one of layout {given.layout}: {what}.to_dense()."
+            )
+        device = self._device()
+        if device is not None and given.device != device:
+            raise UsageError(
+                f"{type(self).__name__} is on {device}, and {what} is on {given.device}. Move one of them: "
+                f"{what}.to('{device}'), or layer.to('{given.device}')."
+            )
+
+    def _device(self) -> torch.device | None:
+        """Where the parameters lie; None for a layer that has none."""
+        first = next(self.parameters(), None)
+        return None if first is None else first.device
 
     def _check_batch_size(self, batch_size: int) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, (numbers.Integral, torch.SymInt)):
             raise UsageError(
                 f"{type(self).__name__}.initial_state takes a number of samples, an integer, got {batch_size!r}."
+            )
+        if isinstance(batch_size, int) and batch_size > _LARGEST_BATCH:
+            raise UsageError(
+                f"{type(self).__name__}.initial_state takes a number of samples up to {_LARGEST_BATCH}, got "
+                f"{batch_size}. Step fewer at a time."
             )
         if batch_size < 0:
             raise UsageError(f"{type(self).__name__}.initial_state takes a number of samples >= 0, got {batch_size}.")
@@ -137,18 +173,34 @@ def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
     if not isinstance(dt_scale, Tensor):
         if isinstance(dt_scale, bool) or not isinstance(dt_scale, numbers.Real):
             raise UsageError(f"dt_scale is a number or a tensor, got {dt_scale!r}.")
-        if not 0 < dt_scale < math.inf:
-            raise UsageError(f"dt_scale is a factor on the step and must be positive and finite, got {dt_scale}.")
-        return dt_scale
+        if not _SMALLEST_SCALE <= dt_scale <= _LARGEST_SCALE:
+            raise UsageError(
+                f"dt_scale is a factor on the step and must be positive and finite, from {_SMALLEST_SCALE:g} to "
+                f"{_LARGEST_SCALE:g}, got {dt_scale}. 2.0 is for data sampled at half the rate of training."
+            )
+        # torch takes no whole number beyond 64 bits.
+        return float(dt_scale)
     batch, length = u.shape[:2]
     if tuple(dt_scale.shape) not in ((), (batch,), (batch, length)):
         raise UsageError(
             f"dt_scale must be a number or of shape ({batch},), one a sample, or ({batch}, {length}), one a position; "
             f"got {tuple(dt_scale.shape)}."
         )
+    if dt_scale.is_complex() or dt_scale.dtype == torch.bool or dt_scale.layout != torch.strided:
+        raise UsageError(
+            f"dt_scale is a number or a dense tensor of real numbers, got {dt_scale.dtype}, {dt_scale.layout}. "
+            f"Convert it: dt_scale.float()."
+        )
+    if dt_scale.dim() and dt_scale.device != u.device:
+        raise UsageError(
+            f"dt_scale must be on the device of u, {u.device}, got {dt_scale.device}: dt_scale.to(u.device)."
+        )
     if dt_scale.device.type == "cpu" and not torch.compiler.is_compiling():
-        if not bool(((dt_scale >= 0) & (dt_scale < math.inf)).all()):
-            raise UsageError("dt_scale is a factor on the step: every element must be finite and not negative.")
+        if not bool(((dt_scale >= 0) & (dt_scale <= _LARGEST_SCALE)).all()):
+            raise UsageError(
+                f"dt_scale is a factor on the step: every element must be finite and not negative, at most "
+                f"{_LARGEST_SCALE:g}; got from {dt_scale.min():g} to {dt_scale.max():g}. 1.0 is the step of training."
+            )
     if dt_scale.dim() == 0:
         return dt_scale
     return dt_scale[:, None, None] if dt_scale.dim() == 1 else dt_scale[..., None]

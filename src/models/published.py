@@ -112,12 +112,17 @@ _CONVERTERS: dict[type[nn.Module], Callable[[Any, Arrays], None]] = {S4D: _load_
 
 def _as_real(name: str, value: Any) -> Tensor:
     """The array in float64, a complex one with its last axis (re, im)."""
+    remedy = "Give real or complex numbers: np.asarray(value, dtype=float), tensor.dequantize()."
+    if isinstance(value, Tensor) and (value.is_quantized or value.layout != torch.strided or value.is_meta):
+        kind = "a tensor without memory" if value.is_meta else f"{value.layout} of {value.dtype}"
+        raise UsageError(f"'{name}' is not a dense array of numbers, but {kind}. {remedy}")
     try:
         tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"'{name}' is not an array of numbers: {error}") from error
-    if tensor.layout != torch.strided or tensor.dtype == torch.bool:
-        raise UsageError(f"'{name}' is not a dense array of numbers, but {tensor.layout} of {tensor.dtype}.")
+    except Exception as error:
+        # numpy asks foreign objects for their contents, which may fail in any way.
+        raise UsageError(f"'{name}' is not an array of numbers: {error}. {remedy}") from error
+    if tensor.dtype == torch.bool:
+        raise UsageError(f"'{name}' is not an array of numbers, but of {tensor.dtype}. {remedy}")
     if tensor.is_complex():
         return torch.view_as_real(tensor.to(torch.complex128).resolve_conj())
     return tensor.to(torch.float64)

@@ -41,6 +41,9 @@ class DiagonalSSM(StatefulLayer):
     The backward direction of a bidirectional layer is the same system run over the reversed sequence, with an output
     matrix of its own; both directions see the present input, as in S5.
 
+    A NaN or an infinite input reaches no earlier output and no other sample, and no gradient of an earlier input; the
+    gradients of B and D sum over all positions, and are NaN.
+
     Precision: as in `StatefulLayer`; the whole recurrence is computed in the parameters' precision.
 
     Args:

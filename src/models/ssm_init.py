@@ -1,17 +1,14 @@
-"""What the state space layers start from (random draws, scales), and checks of their options."""
+"""What the state space layers start from: random draws and scales."""
 
 from __future__ import annotations
 
 import math
-import numbers
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UsageError, unknown
-
-C_INITS = ("lecun_normal", "trunc_standard_normal", "complex_normal")
+from .options import check_C_init, check_steps
 
 # Standard deviation of a standard normal cut off at two standard deviations.
 _TRUNCATED_STD = 0.87962566103423978
@@ -59,24 +56,13 @@ def output_matrix(C_init: str, d_model: int, n_modes: int, order: int, V: Tensor
     return C if V is None else C @ V
 
 
-def check_C_init(C_init: str) -> None:
-    """Refuse an unknown recipe for C.
-
-    Raises:
-        UsageError: unknown name.
-    """
-    check_choice("C_init", C_init, C_INITS)
-
-
 def log_steps(n_modes: int, dt_min: float, dt_max: float) -> Tensor:
     """(P,) float64: log dt, uniform between log dt_min and log dt_max, one step a mode.
 
     Raises:
         UsageError: not numbers, or not 0 < dt_min <= dt_max.
     """
-    check_numbers(dt_min=dt_min, dt_max=dt_max)
-    if not 0 < dt_min <= dt_max < math.inf:
-        raise UsageError(f"The steps need 0 < dt_min <= dt_max, got dt_min={dt_min}, dt_max={dt_max}.")
+    check_steps(dt_min, dt_max)
     low, high = math.log(dt_min), math.log(dt_max)
     return low + (high - low) * torch.rand(n_modes, dtype=torch.float64, device="cpu")
 
@@ -84,48 +70,3 @@ def log_steps(n_modes: int, dt_min: float, dt_max: float) -> Tensor:
 def feedthrough(d_model: int) -> Tensor:
     """(H,) float64 D, standard normal."""
     return torch.randn(d_model, dtype=torch.float64, device="cpu")
-
-
-def check_choice(option: str, given: str, allowed: tuple[str, ...]) -> None:
-    """Refuse a value that is not among the allowed ones.
-
-    Raises:
-        UsageError: see above.
-    """
-    if given not in allowed:
-        raise unknown(option, given, allowed)
-
-
-def check_sizes(layer: str, **sizes: int) -> None:
-    """Refuse sizes that are not integers of at least 1.
-
-    Raises:
-        UsageError: the first one that is not, by name.
-    """
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise UsageError(f"{layer} needs {name} to be an integer >= 1, got {size!r}.")
-
-
-def check_numbers(**values: float) -> None:
-    """Refuse what is not a number, such as the strings that YAML makes of 1e-3.
-
-    Raises:
-        UsageError: the first one that is not, by name.
-    """
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise UsageError(
-                f"{name} must be a number, got {value!r}, a {type(value).__name__}. In YAML write 0.001 or 1.0e-3."
-            )
-
-
-def check_flags(layer: str, **flags: bool) -> None:
-    """Refuse switches that are not True or False.
-
-    Raises:
-        UsageError: the first one that is not, by name.
-    """
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise UsageError(f"{layer} needs {name} to be True or False, got {flag!r}.")

@@ -105,7 +105,13 @@ class StatefulLayer(SequenceLayer):
         if not self.causal:
             return super().initial_state(batch_size)
         self._check_batch_size(batch_size)
-        return torch.zeros(batch_size, *self._state_shape, dtype=self.D.dtype.to_complex(), device=self.D.device)
+        try:
+            return torch.zeros(batch_size, *self._state_shape, dtype=self.D.dtype.to_complex(), device=self.D.device)
+        except RuntimeError as error:
+            raise UsageError(
+                f"A state of {type(self).__name__} for {batch_size} samples, {(batch_size, *self._state_shape)} "
+                f"complex numbers, does not fit into memory ({self.D.device}). Step fewer samples at a time."
+            ) from error
 
     def _step_parts(self) -> Any:
         followed = torch.compiler.is_compiling() or torch.jit.is_tracing() or transform_active()
@@ -143,10 +149,7 @@ class StatefulLayer(SequenceLayer):
             return u
         if u.dtype in _LOW_PRECISION:
             return u.to(self.D.dtype)
-        raise UsageError(
-            f"{type(self).__name__} has {self.D.dtype} parameters and got u of {u.dtype}. "
-            f"Convert the input, u.to({self.D.dtype}), or the layer, layer.to({u.dtype})."
-        )
+        raise wrong_dtype(type(self).__name__, self.D.dtype, u.dtype)
 
     def _check_input(self, u: Tensor, state: Any = None, lengths: Tensor | None = None) -> None:
         super()._check_input(u, state, lengths)
@@ -159,19 +162,24 @@ class StatefulLayer(SequenceLayer):
         shape = (batch_size, *self._state_shape)
         # dtype.to_complex() would break a graph of torch.compile.
         dtype = torch.promote_types(self.D.dtype, torch.complex32)
-        if not isinstance(state, Tensor) or tuple(state.shape) != shape or state.dtype != dtype:
-            given = f"{tuple(state.shape)} {state.dtype}" if isinstance(state, Tensor) else type(state).__name__
+        fits = isinstance(state, Tensor) and tuple(state.shape) == shape and state.dtype == dtype
+        if not fits or state.device != self.D.device or state.layout != torch.strided:
+            given = type(state).__name__
+            if isinstance(state, Tensor):
+                given = f"{tuple(state.shape)} {state.dtype} on {state.device}, {state.layout}"
             raise UsageError(
-                f"{type(self).__name__} takes a state of shape {shape} and {dtype}, got {given}. "
+                f"{type(self).__name__} takes a state of shape {shape} and {dtype} on {self.D.device}, got {given}. "
                 f"Start with initial_state({batch_size}) and pass on what the last call returned."
             )
 
     def _check_step(self, u_t: Tensor, state: Any) -> None:
         if not self.causal:
             raise UsageError(f"{type(self).__name__} cannot be stepped. {self._why_not_causal()}")
+        self._check_tensor("u_t", u_t, f"(batch, {self.d_model})")
         if u_t.dim() != 2 or u_t.shape[1] != self.d_model:
             raise UsageError(
-                f"{type(self).__name__}.step takes u_t of shape (batch, {self.d_model}), got {tuple(u_t.shape)}."
+                f"{type(self).__name__}.step takes u_t of shape (batch, {self.d_model}), got {tuple(u_t.shape)}. "
+                f"Sequences go through forward."
             )
         if state is None:
             raise UsageError(f"{type(self).__name__}.step needs a state: start with initial_state({u_t.shape[0]}).")
@@ -187,8 +195,22 @@ class StatefulLayer(SequenceLayer):
         self._step_cache = StepCache()
         return super()._apply(keep_precision, recurse)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_step_cache": StepCache()}
+    def _device(self) -> torch.device:
+        device = self.D.device
+        if device.type == "meta":
+            raise UsageError(
+                f"{type(self).__name__} is on the meta device, where nothing is computed. Give it memory, "
+                f"layer.to_empty(device='cpu'), and load weights; for shapes alone use torch's FakeTensorMode."
+            )
+        return device
+
+
+def wrong_dtype(layer: str, parameters: torch.dtype, given: torch.dtype) -> UsageError:
+    """The error for an input in another precision than the layer's parameters (returned, not raised)."""
+    other = f", or the layer, layer.to({given})" if given.is_floating_point else ""
+    return UsageError(
+        f"{layer} has {parameters} parameters and got u of {given}. Convert the input, u.to({parameters}){other}."
+    )
 
 
 def real_parameter(values: Tensor) -> nn.Parameter:

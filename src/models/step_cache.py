@@ -20,6 +20,11 @@ class StepCache:
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
 
+    def __reduce__(self) -> tuple[type[StepCache], tuple[()]]:
+        # A copy, or a pickle, of a layer reads memory of its own. Here and not in the layer: torch's parametrized
+        # classes copy a module's attributes past its __getstate__.
+        return StepCache, ()
+
     def get(self, way: str, layer: nn.Module, build: Callable[[], tuple[Any, Sequence[Tensor]]]) -> Any:
         """The parts kept for this way of stepping, or newly built ones where something has changed.
 

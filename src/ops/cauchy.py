@@ -126,7 +126,7 @@ class _NativeResponse(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        _refuse_second()
+        _refuse_second(grad)
         return *_native().gradients(grad, *ctx.saved_tensors), None
 
 
@@ -152,7 +152,7 @@ class _PoleSums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        _refuse_second()
+        _refuse_second(grad)
         weights, m, a, c, s = ctx.saved_tensors
         if ctx.backend == "triton":
             return *_triton().pole_gradients(grad, weights, m, a, c, s), None, None, None
@@ -170,7 +170,8 @@ class _PoleSums(torch.autograd.Function):
         return grad_weights, grad_m, grad_a, None, None, None
 
 
-def _refuse_second() -> None:
+def _refuse_second(grad: Tensor) -> None:
+    refuse_transforms("The gradient of the Cauchy kernel", grad)
     # once_differentiable would miss this where the incoming gradient is a constant.
     if torch.is_grad_enabled():
         raise UsageError(

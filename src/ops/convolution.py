@@ -19,6 +19,7 @@ from ..errors import UsageError, unknown
 from .opaque import as_outside, dense, gradients, leaves
 from .native.presence import numba_obstacle
 from .sum_backends import native_reaches
+from .tensors import require_given, require_tensors
 from .transforms import graph_gradients, refuse_transforms
 
 # Elements of one tile's padded input on a CPU: 4 MiB of float32. Larger work buffers are given back to the system
@@ -58,6 +59,8 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None, ba
     >>> [round(y, 4) for y in convolve(u, 0.5 ** torch.arange(5.0).view(1, 5)).flatten().tolist()]
     [1.0, 2.5, 4.25, 6.125, 8.0625]
     """
+    require_given("convolve", u=u, kernel=kernel)
+    require_tensors("convolve", reverse_kernel=reverse_kernel)
     _check(u, kernel, reverse_kernel)
     refuse_transforms("convolve")
     backend = _choose(backend, u)
@@ -72,10 +75,10 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None, ba
 
 
 def _choose(backend: str, u: Tensor) -> str:
+    if not isinstance(backend, str) or backend not in BACKENDS:
+        raise unknown("backend of convolve", backend, BACKENDS)
     if backend == "auto":
         return "native" if u.shape[2] >= _NATIVE_FEATURES and native_reaches(u) else "torch"
-    if backend not in BACKENDS:
-        raise unknown("backend of convolve", backend, BACKENDS)
     if backend == "native" and numba_obstacle():
         raise UsageError(f"backend='native' of convolve cannot run: {numba_obstacle()}. Or use backend='torch'.")
     if backend == "native" and u.device.type != "cpu":
@@ -178,6 +181,7 @@ class _NativeConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
+        refuse_transforms("The gradient of convolve", grad)
         inputs = ctx.saved_tensors
         if not torch.is_grad_enabled():
             needs = ctx.needs_input_grad
@@ -214,6 +218,7 @@ class _CircularConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
+        refuse_transforms("The gradient of convolve", grad)
         u, kernel, kernel_spectrum, *spectra = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _CircularCorrelation.apply(grad, u, kernel)
@@ -300,6 +305,12 @@ def _first(spectrum: Tensor, n: int, length: int) -> Tensor:
 
 def _check(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None) -> None:
     kernels = [kernel] if reverse_kernel is None else [kernel, reverse_kernel]
+    for given in (u, *kernels):
+        if not given.is_floating_point() or given.device != u.device:
+            raise UsageError(
+                f"convolve takes real floating-point tensors on one device, got {given.dtype} on {given.device} beside "
+                f"u of {u.dtype} on {u.device}. Convert it: tensor.to(device, torch.float32)."
+            )
     if u.dim() != 3 or 0 in u.shape or any(k.dim() != 2 or k.shape[0] != u.shape[2] or k.shape[1] < 1 for k in kernels):
         raise UsageError(
             f"convolve takes u (B, L, H), none of them 0, and kernels (H, lags), got u {tuple(u.shape)} and "

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import unknown
+from ..errors import UsageError, unknown
+from .tensors import require_given
 
 # Below this modulus (exp(z) - 1) / z is summed as a series. At the border the quotient's derivative has lost one digit;
 # the eleven terms leave a relative remainder below 1e-19.
@@ -47,6 +48,21 @@ def discretize(Lambda: Tensor, dt: Tensor, method: str = "zoh") -> tuple[Tensor,
     0.970437+0.097369j 0.0492984+0.0024567j
     """
     check_method(method)
+    require_given("discretize", Lambda=Lambda, dt=dt)
+    if not Lambda.is_complex() or not dt.is_floating_point() or Lambda.device != dt.device:
+        raise UsageError(
+            f"discretize takes complex Lambda and real dt on one device, got {Lambda.dtype} on {Lambda.device} and "
+            f"{dt.dtype} on {dt.device}. Convert them: Lambda.to(torch.complex64), dt.to(torch.float32)."
+        )
+    if torch.compiler.is_compiling():
+        return _METHODS[method](Lambda, dt)
+    try:
+        torch.broadcast_shapes(Lambda.shape, dt.shape)
+    except RuntimeError as error:
+        raise UsageError(
+            f"discretize broadcasts dt against Lambda, and {tuple(dt.shape)} does not go with {tuple(Lambda.shape)}. "
+            f"Give dt as (P,), (B, L, 1) or (B, L, P)."
+        ) from error
     return _METHODS[method](Lambda, dt)
 
 
@@ -56,7 +72,7 @@ def check_method(method: str) -> None:
     Raises:
         UsageError: unknown method.
     """
-    if method not in _METHODS:
+    if not isinstance(method, str) or method not in _METHODS:
         raise unknown("discretization", method, _METHODS)
 
 

@@ -25,7 +25,7 @@ def check(what: str, backend: str) -> None:
     Raises:
         UsageError: with the reason and what to do.
     """
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         raise unknown(f"backend of {what}", backend, BACKENDS)
     reason = {"keops": keops_reason, "triton": _triton_reason}.get(backend, str)()
     if reason:
@@ -38,7 +38,7 @@ def choose(what: str, backend: str, device: torch.device) -> str:
     Raises:
         UsageError: as `check`, and for tensors on a device that the named backend does not reach.
     """
-    if backend == "auto":
+    if isinstance(backend, str) and backend == "auto":
         return "triton" if device.type == "cuda" and not _triton_reason() else "torch"
     check(what, backend)
     if backend == "triton" and device.type != "cuda" and not (device.type == "cpu" and interpreting()):

@@ -38,17 +38,21 @@ def backend_to_follow(name: str, asked: str) -> str:
     )
 
 
-def refuse_transforms(what: str) -> None:
+def refuse_transforms(what: str, grad: Tensor | None = None) -> None:
     """Refuse what has a hand-written backward while a transform is open.
+
+    Args:
+        grad: in a backward, the incoming gradient: torch.autograd.grad(is_grads_batched=True), which is what
+            torch.autograd.functional calls vectorize=True, shows in the gradient alone.
 
     Raises:
         UsageError: see above.
     """
-    if transform_active():
+    if transform_active() or (grad is not None and torch._C._functorch.is_legacy_batchedtensor(grad)):
         raise UsageError(
             f"{what} has derivatives of its own, which forward-mode derivatives and torch.func transforms (jvp, grad, "
             f"vmap, jacrev) cannot follow. Use torch.autograd.grad or backward(), or torch.autograd.functional with "
-            f"its default strategy; for forward mode use S5, LRU or Fractal, whose scan has a reference form."
+            f"its defaults (vectorize=False); for forward mode use S5, LRU or Fractal, whose scan has a reference form."
         )
 
 

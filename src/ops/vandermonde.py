@@ -124,6 +124,7 @@ class _Vandermonde(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
+        refuse_transforms("The gradient of vandermonde", grad)
         coefficient, w = ctx.saved_tensors
         R = coefficient.shape[1]
         needs_w = ctx.needs_input_grad[1]
@@ -155,6 +156,7 @@ class _VandermondeSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
+        refuse_transforms("The gradient of vandermonde_sum", grad)
         sequence, w = ctx.saved_tensors
         grad_sequence = grad_w = None
         if ctx.needs_input_grad[0]:

@@ -169,3 +169,40 @@ def test_tensors_that_learn_or_are_half():
         for name, value in given.items():
             parameter = dict(layer.named_parameters())[name]
             assert torch.equal(parameter.detach(), value.detach().float().reshape(parameter.shape)), name
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        "text",
+        object(),
+        {},
+        lambda x: x,
+        np.array([None, 1.0]),
+        np.array(["a"]),
+        np.array([object()]),
+        torch.zeros(4, dtype=torch.bool),
+        torch.zeros(4).to_sparse(),
+        torch.zeros(4, device="meta"),
+        [[1.0], [1.0, 2.0]],
+        np.array(["2020-01-01"], dtype="datetime64[D]"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_arrays_that_hold_no_numbers_are_told(wrong):
+    layer = S4D(4, d_state=4)
+    arrays = {name: value.detach() for name, value in layer.named_parameters()}
+    before = {name: value.clone() for name, value in arrays.items()}
+    with pytest.raises(UsageError, match="inv_dt"):
+        load_published(layer, {**arrays, "inv_dt": wrong})
+    assert all(torch.equal(value, before[name]) for name, value in layer.named_parameters())
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize:UserWarning")
+def test_a_quantised_tensor_is_told():
+    layer = S4D(4, d_state=4)
+    arrays = {name: value.detach() for name, value in layer.named_parameters()}
+    arrays["inv_dt"] = torch.quantize_per_tensor(torch.zeros(4), 0.1, 0, torch.qint8)
+    with pytest.raises(UsageError, match=r"'inv_dt'.*dequantize"):
+        load_published(layer, arrays)

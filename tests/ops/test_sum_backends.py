@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fractal_ssm import S4, S4D, UsageError
-from fractal_ssm.ops import sum_backends
+from fractal_ssm.ops import keops, sum_backends
 from fractal_ssm.ops.vandermonde import vandermonde, vandermonde_sum
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -43,3 +43,18 @@ def test_a_missing_triton_is_named(monkeypatch):
     monkeypatch.setattr(sum_backends.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install triton"):
         sum_backends.check("sums", "triton")
+
+
+def test_keops_without_a_folder_that_it_may_write_is_told(tmp_path, monkeypatch):
+    from fractal_ssm import S4D, UsageError
+
+    if keops.keops_reason():
+        pytest.skip("no keops")
+    # A file where the folder should be made: refused for root as well, who may write anywhere.
+    (tmp_path / "home").write_text("")
+    for variable, folder in (("KEOPS_CACHE_FOLDER", tmp_path / "home" / "keops"), ("HOME", tmp_path / "home")):
+        with monkeypatch.context() as patch:
+            patch.delenv("KEOPS_CACHE_FOLDER", raising=False)
+            patch.setenv(variable, str(folder))
+            with pytest.raises(UsageError, match="KEOPS_CACHE_FOLDER"):
+                S4D(4, d_state=4, backend="keops")

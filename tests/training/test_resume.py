@@ -13,9 +13,9 @@ import pytest
 import torch
 from training_toys import FOLDER, compose_toy
 
-from fractal_ssm import UsageError
+from fractal_ssm import UsageError, load_model
 from fractal_ssm.config import Config
-from fractal_ssm.train import load_model, run
+from fractal_ssm.train import run
 from fractal_ssm.training.module import Classifier
 from fractal_ssm.training.record import seconds
 from fractal_ssm.training.resume import check_same_run, load_checkpoint
@@ -184,7 +184,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path):
 
 
 def test_the_model_of_a_checkpoint(toy_config, straight):
-    model = load_model(straight[0] / "checkpoints" / "best.ckpt")
+    model = load_model(straight[0] / "checkpoints" / "best.ckpt", imports=toy_config().imports)
     stored = load_checkpoint(straight[0] / "checkpoints" / "best.ckpt")["state_dict"]
     assert all(torch.equal(value, stored[f"model.{key}"]) for key, value in model.state_dict().items())
     assert not model.training

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from fractal_ssm import UsageError
 from fractal_ssm.config import Config
-from fractal_ssm.train import build_model, run
+from fractal_ssm.models.build import build_model
+from fractal_ssm.train import run
 from fractal_ssm.training import session
 from fractal_ssm.training.callbacks import ChanceHint
 from fractal_ssm.training.module import Classifier

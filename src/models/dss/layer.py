@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ... import hippo
 from ...ops import sum_backends
 from ...registry import register_layer
+from ..options import check_flags, check_parameter, check_sizes
 from ..siso import SISOLayer, initial_steps, keep_length, step_size
-from ..ssm_init import check_flags, check_sizes
 from ..stateful import real_parameter
 from .system import SoftmaxSystem
 
@@ -67,6 +67,7 @@ class DSS(SISOLayer):
         backend: str = "auto",
     ):
         check_sizes("DSS", d_model=d_model, d_state=d_state)
+        check_parameter("DSS", d_model=d_model, d_state=d_state)
         check_flags("DSS", bidirectional=bidirectional)
         sum_backends.check("vandermonde", backend)
         super().__init__(d_model, bidirectional, state_shape=(d_model, d_state))

@@ -12,7 +12,7 @@ import torch
 from ...errors import UsageError
 from ...registry import register_layer
 from ..siso import DiagonalSISO, initial_steps
-from ..ssm_init import check_choice, check_flags, check_sizes
+from ..options import check_bank, check_choice, check_flags, check_parameter, check_sizes, check_steps
 from .alpha import Node
 from .bank import filter_bank, starting_alphas
 from .init import Block, parse_measure
@@ -58,7 +58,9 @@ class FractalConv(DiagonalSISO):
         dt_max: float = 0.1,
         bidirectional: bool = False,
     ):
-        check_sizes("FractalConv", d_model=d_model, d_state=d_state, n_alphas=n_alphas)
+        check_sizes("FractalConv", d_model=d_model, d_state=d_state)
+        check_bank("FractalConv", n_alphas)
+        check_parameter("FractalConv", d_model=d_model, d_state=d_state)
         check_flags("FractalConv", bidirectional=bidirectional)
         if d_model % n_alphas:
             raise UsageError(
@@ -67,6 +69,7 @@ class FractalConv(DiagonalSISO):
         check_choice("B_init", B_init, ("analytic", "ones"))
         check_choice("discretization", discretization, ("zoh", "bilinear"))
         check_choice("dt", dt, ("range", "calibrated"))
+        check_steps(dt_min, dt_max)
         parsed = parse_measure(measure, imag)
         order = parsed.block_order(d_state, 1)
         alphas = starting_alphas(parsed, order, n_alphas, alpha)

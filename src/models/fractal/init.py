@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ... import hippo
-from ...errors import UsageError, unknown
+from ...errors import UsageError
 from ...registry import measures
+from ..options import check_choice
 from ..ssm_init import unit_rms
 
 # Frequencies put beside a real spectrum, as in S4D; each mode then stands for a conjugate pair.
@@ -131,8 +132,7 @@ def parse_measure(measure: str | Mapping[str, Any], imag: str) -> Measure:
         raise UsageError(f"Give alpha as the layer's own option alpha={node['alpha']}, not inside measure.")
     measures.check(node, runtime=("N",))
     name = node.pop("name")
-    if imag not in ("auto", *ADDED, *OWN):
-        raise unknown("imag", imag, ("auto", *ADDED, *OWN))
+    check_choice("imag", imag, ("auto", *ADDED, *OWN))
     return Measure(name, node, _AUTO.get(name, "own") if imag == "auto" else imag)
 
 

@@ -15,12 +15,17 @@ from ...ops.discretize import check_method, discretize
 from ...ops.step import AT_TIME_BATCH, MixedStep, NativeStep
 from ...registry import register_layer
 from ..base import broadcast_dt_scale
-from ..ssm import DiagonalSSM, StepMatrices
-from ..ssm_init import (
+from ..options import (
+    check_bank,
     check_C_init,
     check_choice,
     check_flags,
+    check_parameter,
     check_sizes,
+    check_steps,
+)
+from ..ssm import DiagonalSSM, StepMatrices
+from ..ssm_init import (
     complex_normal,
     feedthrough,
     lecun_normal,
@@ -116,10 +121,13 @@ class Fractal(DiagonalSSM):
         time: Literal["lti", "ltv"] = "lti",
         checkpoint: bool = False,
     ):
-        check_sizes("Fractal", d_model=d_model, d_state=d_state, n_alphas=n_alphas)
+        check_sizes("Fractal", d_model=d_model, d_state=d_state)
+        check_bank("Fractal", n_alphas)
+        check_parameter("Fractal", d_model=d_model, d_state=d_state)
         check_flags("Fractal", bidirectional=bidirectional, learn_alpha=learn_alpha, checkpoint=checkpoint)
         check_C_init(C_init)
         check_method(discretization)
+        check_steps(dt_min, dt_max)
         check_choice("B_init", B_init, ("analytic", "random"))
         check_choice("dt", dt, ("range", "calibrated"))
         check_choice("time", time, ("lti", "ltv"))
@@ -255,11 +263,15 @@ class Fractal(DiagonalSSM):
     def _check_state(self, state: Any, batch_size: int) -> None:
         if self.time == "lti" or state is None:
             return super()._check_state(state, batch_size)
-        if not isinstance(state, ScaledState) or state.elapsed.shape not in ((1,), (batch_size,)):
+        elapsed = state.elapsed if isinstance(state, ScaledState) else None
+        fits = isinstance(elapsed, Tensor) and tuple(elapsed.shape) in ((1,), (batch_size,))
+        if not fits or elapsed.dtype != torch.float64 or elapsed.device != self.D.device:
             raise UsageError(
                 f"Fractal with time='ltv' takes the ScaledState that initial_state({batch_size}) or the last call "
                 f"returned, got {type(state).__name__}."
             )
+        if state.x is None:
+            raise UsageError(f"The ScaledState has no x. Start with initial_state({batch_size}).")
         return super()._check_state(state.x, batch_size)
 
     def extra_repr(self) -> str:

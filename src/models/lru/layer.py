@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...registry import register_layer
+from ..options import check_flags, check_numbers, check_parameter, check_sizes
 from ..ssm import DiagonalSSM
-from ..ssm_init import check_flags, check_numbers, check_sizes, complex_normal, feedthrough
+from ..ssm_init import complex_normal, feedthrough
 from ..stateful import real_parameter
 
 
@@ -51,6 +52,7 @@ class LRU(DiagonalSSM):
         checkpoint: bool = False,
     ):
         check_sizes("LRU", d_model=d_model, d_state=d_state)
+        check_parameter("LRU", d_model=d_model, d_state=d_state)
         check_flags("LRU", bidirectional=bidirectional, checkpoint=checkpoint)
         check_numbers(r_min=r_min, r_max=r_max, max_phase=max_phase)
         if not 0 <= r_min < r_max <= 1:

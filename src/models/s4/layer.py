@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from ...errors import UsageError
 from ...ops import sum_backends
 from ...registry import register_layer
-from ..siso import SISOLayer, check_copies, initial_steps, keep_length, step_size
-from ..ssm_init import check_choice, check_flags, check_sizes, complex_normal
+from ..options import check_choice, check_copies, check_flags, check_length, check_parameter, check_sizes
+from ..siso import SISOLayer, initial_steps, keep_length, step_size
+from ..ssm_init import complex_normal
 from ..stateful import full_precision, real_parameter
 from .init import initial_low_rank
 from .system import LowRankSystem
@@ -84,12 +85,16 @@ class S4(SISOLayer):
         backend: str = "auto",
         channels: int = 1,
     ):
-        check_sizes("S4", d_model=d_model, d_state=d_state)
+        check_sizes("S4", d_model=d_model, d_state=d_state, channels=channels)
+        check_parameter("S4", d_model=d_model, d_state=d_state, channels=channels)
         check_flags("S4", bidirectional=bidirectional)
         n_ssm = check_copies("S4", d_model, n_ssm)
         check_choice("backend of S4", backend, BACKENDS)
         if backend in ("keops", "triton"):
             sum_backends.check("the Cauchy kernel", backend)
+        if fold_length is not None:
+            check_length("S4", fold_length=fold_length)
+            check_parameter("The kernel of S4", d_model=d_model, fold_length=fold_length)
         modes = initial_low_rank(init, d_state)
         n_modes = d_state // 2
         super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels)
@@ -120,6 +125,9 @@ class S4(SISOLayer):
 
     def fold(self, C: Tensor) -> None:
         """Set the parameter from a C (rows, H, P, 2) that is not folded."""
+        if self.C.is_meta:
+            # Nothing to fold: weights are loaded later.
+            return
         with torch.no_grad(), full_precision(self.D.device):
             if self.fold_length is not None:
                 system = self._system_of(torch.view_as_complex(C.double().contiguous()), 1.0, fold_length=None)

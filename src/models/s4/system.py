@@ -7,7 +7,8 @@ powers   K_(M q + j) = (C A_bar^(M q)) (A_bar^j B_bar): a table of about sqrt(L)
          they stay diagonal plus low rank, after that a matrix is squared for each doubling: O(N^3 log(L / N) + N L) per
          feature, all of it matrix products, exact for every length, with C as it is.
 cauchy   the frequency response by sums over poles and an inverse transform (`ops.cauchy`): O(N L) per feature, linear
-         in N, but it needs C (I - A_bar^L), which costs the same powers unless the folded C is the parameter.
+         in N, but it needs C (I - A_bar^L), which costs the same powers unless the folded C is the parameter. In
+         float64, too.
 
 A system with a contractive A_bar (P = Q: every published one) cannot amplify rounding errors in its powers.
 State: (B, H, P) complex, half of each conjugate pair. Inside, the real system of order 2P on interleaved (re, im).
@@ -63,13 +64,11 @@ class LowRankSystem(System):
             points, C = self.fold_length, self.C
         else:
             points, C = length, self.folded(length)
-        response = dplr_response(
-            *(value.to(self.dtype) for value in (self.Lambda, self.P, self.Q, self.B, C)),
-            self.dt.to(self.dtype.to_real()),
-            points,
-            "auto" if self.backend == "cauchy" else self.backend,
-        )
-        return torch.fft.irfft(response, n=points)[..., :length]
+        # In float64: where the damping lies in the low-rank term (fourier, legt, fractional-tau) each sum passes next
+        # to its poles and they cancel; float32 gave gradients of A that were wrong by a third.
+        backend = "auto" if self.backend == "cauchy" else self.backend
+        response = dplr_response(self.Lambda, self.P, self.Q, self.B, C, self.dt, points, backend)
+        return torch.fft.irfft(response, n=points)[..., :length].to(self.dtype.to_real())
 
     def free_response(self, x: Tensor, length: int) -> Tensor:
         """C A_bar^(l+1) x, (B, length, c H)."""

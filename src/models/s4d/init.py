@@ -11,7 +11,8 @@ from torch import Tensor
 from ... import hippo
 from ...errors import UsageError
 from ..s4.init import FLOOR, measure_node, published_legs
-from ..ssm_init import check_choice, unit_rms
+from ..options import check_choice
+from ..ssm_init import unit_rms
 
 PUBLISHED = ("lin", "inv", "inv2", "quad", "legs", "real", "rand")
 
@@ -49,7 +50,7 @@ def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str | Non
             cannot be diagonalised that way.
     Source: arXiv 2206.11893 and the published S4D code; floors of 1e-4 included.
     """
-    if isinstance(init, Mapping) or init not in PUBLISHED:
+    if not isinstance(init, str) or init not in PUBLISHED:
         return _from_measure(measure_node("a diagonal layer", init, PUBLISHED), d_state, method)
     if method is not None:
         raise UsageError(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ...registry import register_layer
-from ..siso import DiagonalSISO, check_copies, initial_steps
-from ..ssm_init import check_flags, check_sizes
+from ..options import check_copies, check_flags, check_length, check_parameter, check_sizes
+from ..siso import DiagonalSISO, initial_steps
 from .init import initial_modes
 
 
@@ -54,10 +54,11 @@ class S4D(DiagonalSISO):
         backend: str = "auto",
         channels: int = 1,
     ):
-        check_sizes("S4D", d_model=d_model, d_state=d_state)
+        check_sizes("S4D", d_model=d_model, d_state=d_state, channels=channels)
+        check_parameter("S4D", d_model=d_model, d_state=d_state, channels=channels)
         check_flags("S4D", bidirectional=bidirectional)
         if l_max is not None:
-            check_sizes("S4D", l_max=l_max)
+            check_length("S4D", l_max=l_max)
         n_ssm = check_copies("S4D", d_model, n_ssm)
         modes = initial_modes(init, d_state, method)
         super().__init__(

@@ -12,8 +12,9 @@ from ... import hippo
 from ...errors import UsageError
 from ...ops.discretize import check_method, discretize
 from ...registry import register_layer
+from ..options import check_C_init, check_flags, check_parameter, check_sizes
 from ..ssm import DiagonalSSM
-from ..ssm_init import check_C_init, check_flags, check_sizes, feedthrough, lecun_normal, log_steps, output_matrix
+from ..ssm_init import feedthrough, lecun_normal, log_steps, output_matrix
 from ..stateful import real_parameter
 
 # Largest real part that `clip_eigs` lets an eigenvalue have.
@@ -65,6 +66,8 @@ class S5(DiagonalSSM):
         checkpoint: bool = False,
     ):
         check_sizes("S5", d_model=d_model, d_state=d_state, blocks=blocks)
+        check_parameter("S5", d_model=d_model, d_state=d_state)
+        check_parameter("S5", d_state=d_state, blocks=blocks, block_size=d_state // blocks)
         check_flags("S5", conj_sym=conj_sym, bidirectional=bidirectional, clip_eigs=clip_eigs, checkpoint=checkpoint)
         check_C_init(C_init)
         check_method(discretization)

@@ -8,7 +8,7 @@ A layer says how its parameters become a discrete system (`System`: diagonal her
 
 from .diagonal import DiagonalSISO
 from .layer import SISOLayer
-from .parameters import check_copies, dss_input, initial_steps, keep_length, step_size
+from .parameters import dss_input, initial_steps, keep_length, step_size
 from .system import DiagonalSystem, System
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "DiagonalSystem",
     "SISOLayer",
     "System",
-    "check_copies",
     "dss_input",
     "initial_steps",
     "keep_length",

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from ...errors import UsageError
 from ...ops import sum_backends
 from ...ops.discretize import complex_exp, discretize
-from ..ssm_init import check_choice, complex_normal
+from ..options import check_choice, check_parameter
+from ..ssm_init import complex_normal
 from ..stateful import real_parameter
 from .layer import SISOLayer
 from .parameters import dss_input, keep_length, step_size
@@ -76,6 +77,7 @@ class DiagonalSISO(SISOLayer):
         check_discretization(discretization, l_max)
         sum_backends.check("vandermonde", backend)
         n_modes = Lambda.shape[1]
+        check_parameter(type(self).__name__, d_model=d_model, n_modes=n_modes, channels=channels)
         super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels)
         self.discretization = discretization
         self.dt_transform = dt_transform

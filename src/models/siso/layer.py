@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from ...errors import UsageError
 from ...ops.convolution import convolve
 from ...ops.step import NativeStep
+from ...ops.transforms import refuse_transforms
 from ..base import broadcast_dt_scale, valid_mask
-from ..ssm_init import check_sizes, feedthrough
+from ..options import check_length, check_sizes
+from ..ssm_init import feedthrough
 from ..stateful import StatefulLayer, full_precision, real_parameter
 from .compiled import OpaqueSystem, know
 from .system import System
@@ -69,6 +71,8 @@ class SISOLayer(StatefulLayer):
 
         The c channels forward come first, then those backward. D is not in it. Raises UsageError for a length below 1.
         """
+        check_length(type(self).__name__, length=length)
+        refuse_transforms(type(self).__name__)
         with full_precision(self.D.device):
             return self.system(dt_scale).kernel(length)
 
@@ -78,6 +82,9 @@ class SISOLayer(StatefulLayer):
         """The layer over a sequence; see `SequenceLayer.forward`. y is (B, L, c H), the state x (B, H, P) complex."""
         self._check_input(u, state, lengths)
         scale = broadcast_dt_scale(dt_scale, u)
+        refuse_transforms(type(self).__name__)
+        if u.shape[0] == 0:
+            return self._forward_nothing(u, state, lengths, dt_scale)
         compiling = torch.compiler.is_compiling()
         if isinstance(scale, Tensor) and scale.dim():
             # Which samples share a step is known only when their values are.
@@ -87,6 +94,19 @@ class SISOLayer(StatefulLayer):
             system = OpaqueSystem(self, scale) if compiling else self.system(scale)
             y, x_last = self._run(self._as_computed(u), state, lengths, system)
         return y.to(u.dtype), x_last
+
+    def _forward_nothing(
+        self, u: Tensor, state: Tensor | None, lengths: Tensor | None, dt_scale: float | Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """A batch of no samples, as none of one: every parameter gets a gradient of zeros."""
+
+        def with_one(value: Tensor | None, filled: float) -> Tensor | None:
+            return None if value is None else torch.cat((value, value.new_full((1, *value.shape[1:]), filled)))
+
+        if isinstance(dt_scale, Tensor) and dt_scale.dim():
+            dt_scale = with_one(dt_scale, 1.0)
+        y, x_last = self.forward(with_one(u, 0.0), with_one(state, 0.0), with_one(lengths, 1.0), dt_scale)
+        return y[:0], None if x_last is None else x_last[:0]
 
     def _build_step(self) -> System:
         return self.system()

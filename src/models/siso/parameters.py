@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import UsageError
 from ...ops.discretize import complex_expm1
-from ..ssm_init import check_choice, check_sizes, log_steps
+from ..options import check_choice, check_length
+from ..ssm_init import log_steps
 
 DT_TRANSFORMS = ("exp", "softplus")
 
@@ -38,20 +38,6 @@ def step_size(inv_dt: Tensor, transform: str) -> Tensor:
     return torch.exp(inv_dt) if transform == "exp" else F.softplus(inv_dt)
 
 
-def check_copies(layer: str, d_model: int, n_ssm: int | None) -> int:
-    """The number of copies of the modes: n_ssm, or H for None.
-
-    Raises:
-        UsageError: n_ssm does not divide d_model.
-    """
-    if n_ssm is None:
-        return d_model
-    check_sizes(layer, n_ssm=n_ssm)
-    if d_model % n_ssm:
-        raise UsageError(f"{layer} repeats its n_ssm copies over the features: {n_ssm} does not divide {d_model}.")
-    return n_ssm
-
-
 def keep_length(layer: nn.Module, name: str, length: int | None, entry: str) -> None:
     """Set the attribute `name` of a layer to a length and put it into the state dict, as `entry` (0 for None).
 
@@ -62,7 +48,7 @@ def keep_length(layer: nn.Module, name: str, length: int | None, entry: str) -> 
         UsageError: a length that is no integer >= 1.
     """
     if length is not None:
-        check_sizes(type(layer).__name__, **{name: length})
+        check_length(type(layer).__name__, **{name: length})
     setattr(layer, name, length)
     layer.register_buffer(entry, torch.tensor(length or 0, device="cpu").to(torch.get_default_device()))
     layer.register_load_state_dict_post_hook(functools.partial(_read_length, name=name, entry=entry))

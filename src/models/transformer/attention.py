@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from ...errors import UsageError
 from ...registry import register_layer
 from ..base import SequenceLayer, broadcast_dt_scale, check_lengths, valid_mask
-from ..ssm_init import check_flags, check_sizes
+from ..options import check_flags, check_parameter, check_probability, check_sizes
+from ..stateful import wrong_dtype
+from .product import attend
 from .rotary import rotate
 
 
@@ -42,6 +44,10 @@ class Attention(SequenceLayer):
         dropout: on the attention weights, in training.
 
     Time and memory grow as L^2 in the worst case (torch picks the kernel); parameters 4 H d_qkv + 3 d_qkv + H.
+    A NaN or an infinite value in an input of a causal layer makes its own output and all later ones NaN, and leaves
+    earlier ones as they are; without order (bidirectional) it reaches all of its sample.
+    Derivatives of every order exist, forward mode and torch.func included, at the memory of L^2 weights; with dropout
+    in training, the first only.
     A step's cost grows with the number of earlier inputs. In bf16 and fp16 the rotation stays in float32.
     """
 
@@ -57,6 +63,7 @@ class Attention(SequenceLayer):
         super().__init__()
         d_qkv = d_model if d_qkv is None else d_qkv
         check_sizes("Attention", d_model=d_model, n_heads=n_heads, d_qkv=d_qkv)
+        check_parameter("Attention", d_model=d_model, three_d_qkv=3 * d_qkv)
         check_flags("Attention", rotary=rotary, bidirectional=bidirectional)
         if d_qkv % n_heads:
             raise UsageError(
@@ -67,8 +74,7 @@ class Attention(SequenceLayer):
                 f"Rotary positions rotate pairs, so a head's size must be even, got {d_qkv // n_heads} "
                 f"(d_qkv={d_qkv}, n_heads={n_heads}). Choose other sizes or rotary=False."
             )
-        if not 0.0 <= dropout < 1.0:
-            raise UsageError(f"dropout is a probability in [0, 1), got {dropout}.")
+        check_probability("dropout", dropout)
         self.d_model, self.n_heads, self.head_size = d_model, n_heads, d_qkv // n_heads
         self.rotary, self.bidirectional, self.dropout = rotary, bidirectional, dropout
         self.qkv = nn.Linear(d_model, 3 * d_qkv)
@@ -93,6 +99,11 @@ class Attention(SequenceLayer):
             valid = valid_mask(lengths, length)
             # A weight of zero does not silence a padded nan.
             u = u.masked_fill(~valid[..., None], 0.0)
+        broken = None
+        if self.causal:
+            # Neither does it silence one that lies later: a masked product is 0 * nan.
+            broken = ~u.isfinite().all(-1)
+            u = u.masked_fill(broken[..., None], 0.0)
         query, key, value = self.qkv(u).unflatten(-1, (3, self.n_heads, self.head_size)).permute(2, 0, 3, 1, 4)
         position = u.new_zeros(batch, dtype=self._position_dtype()) if state is None else state.position
         elapsed = self._elapsed(dt_scale, valid)
@@ -106,22 +117,25 @@ class Attention(SequenceLayer):
             mask = _chunk_mask(state.valid > 0, length)
             valid = torch.cat([state.valid > 0, valid], dim=1)
         # Without a cache, padded keys lie after every valid query, so the causal mask hides them as well.
-        heads = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=self.causal and mask is None,
-        )
+        dropout = self.dropout if self.training else 0.0
+        heads = attend(query, key, value, mask, causal=self.causal and mask is None, dropout=dropout)
         y = self.out(heads.transpose(1, 2).flatten(2))
+        if broken is not None:
+            y = y.masked_fill((broken.cumsum(1) > 0)[..., None], torch.nan)
+            # What goes on from here sees them.
+            seen = F.pad(broken, (key.shape[2] - length, 0))[:, None, :, None]
+            key, value = key.masked_fill(seen, torch.nan), value.masked_fill(seen, torch.nan)
         return y, None if self.bidirectional else Cache(key, value, valid.to(elapsed.dtype), position + elapsed[:, -1])
 
     def step(self, u_t: Tensor, state: Cache) -> tuple[Tensor, Cache]:
         if self.bidirectional:
             return super().step(u_t, state)
+        self._check_tensor("u_t", u_t, f"(batch, {self.d_model})")
         if u_t.dim() != 2 or u_t.shape[1] != self.d_model:
-            raise UsageError(f"Attention.step takes u_t of shape (batch, {self.d_model}), got {tuple(u_t.shape)}.")
+            raise UsageError(
+                f"Attention.step takes u_t of shape (batch, {self.d_model}), got {tuple(u_t.shape)}. Sequences go "
+                f"through forward."
+            )
         if state is None:
             raise UsageError(f"Attention.step needs a state: start with initial_state({len(u_t)}).")
         y, state = self.forward(u_t[:, None], state)
@@ -137,16 +151,41 @@ class Attention(SequenceLayer):
         return Cache(empty, empty, empty[:, 0, :, 0].to(dtype), weight.new_zeros(batch_size, dtype=dtype))
 
     def _check_state(self, state: Any, batch_size: int) -> None:
-        if state is not None and (not isinstance(state, Cache) or len(state.position) != batch_size):
-            given = f"one of {len(state.position)} samples" if isinstance(state, Cache) else type(state).__name__
+        if state is None:
+            return
+        given = type(state).__name__
+        if isinstance(state, Cache):
+            given = ", ".join(_described(part) for part in state)
+        if not isinstance(state, Cache) or not self._fits(state, batch_size):
             raise UsageError(
-                f"Attention takes a Cache of {batch_size} samples, got {given}. "
+                f"Attention takes a Cache of {batch_size} samples: key and value ({batch_size}, {self.n_heads}, T, "
+                f"{self.head_size}), valid ({batch_size}, T), position ({batch_size},), floating, on "
+                f"{self.out.weight.device}; got {given}. "
                 f"Start with initial_state({batch_size}) and pass on what the last call returned."
             )
 
+    def _fits(self, state: Cache, batch_size: int) -> bool:
+        device = self.out.weight.device
+        for part in state:
+            if not isinstance(part, Tensor) or not part.is_floating_point() or part.device != device:
+                return False
+        if state.key.dim() != 4 or state.position.dtype != self._position_dtype():
+            return False
+        if torch.float64 in (state.key.dtype, self.out.weight.dtype) and state.key.dtype != self.out.weight.dtype:
+            return False
+        shape = (batch_size, self.n_heads, state.key.shape[2], self.head_size)
+        return (
+            state.key.shape == state.value.shape == shape
+            and state.key.dtype == state.value.dtype
+            and state.valid.shape == (batch_size, shape[2])
+            and state.position.shape == (batch_size,)
+        )
+
     def _check_dtype(self, u: Tensor) -> None:
         dtype = self.out.weight.dtype
-        cast = torch.is_autocast_enabled(u.device.type) and torch.float64 not in (u.dtype, dtype)
+        if not u.is_floating_point():
+            raise wrong_dtype("Attention", dtype, u.dtype)
+        cast = not u.is_meta and torch.is_autocast_enabled(u.device.type) and torch.float64 not in (u.dtype, dtype)
         if u.dtype != dtype and not cast:
             raise UsageError(
                 f"Attention has {dtype} parameters and got u of {u.dtype}. Convert the input, u.to({dtype}), or the "
@@ -168,6 +207,10 @@ class Attention(SequenceLayer):
     def _position_dtype(self) -> torch.dtype:
         # bf16 counts no further than 256.
         return torch.float64 if self.out.weight.dtype == torch.float64 else torch.float32
+
+
+def _described(part: Any) -> str:
+    return f"{tuple(part.shape)} {part.dtype} on {part.device}" if isinstance(part, Tensor) else type(part).__name__
 
 
 def _chunk_mask(cached: Tensor, length: int) -> Tensor:

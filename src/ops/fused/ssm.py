@@ -8,6 +8,7 @@ from torch import Tensor
 from ...errors import UsageError
 from ..scan import scan
 from ..scan.backends import choose
+from ..tensors import require_given, require_switches, require_tensors
 from ..transforms import backend_to_follow
 from .ssm_op import compose, fused_kernels, ssm_op
 
@@ -55,6 +56,9 @@ def ssm(
     Raises:
         UsageError: shapes that do not fit, or a named backend that cannot run here.
     """
+    require_given("ssm", u=u, Lambda_bar=Lambda_bar, B_bar=B_bar, C=C)
+    require_tensors("ssm", x0=x0, gamma=gamma, lengths=lengths, D=D)
+    require_switches("ssm", reverse=reverse, conj_sym=conj_sym, checkpoint=checkpoint)
     check_shapes(u, Lambda_bar, B_bar, C, x0, gamma, D)
     if reverse and lengths is not None:
         raise UsageError("ssm takes lengths only without reverse: a reversed state ends at position 0 for all samples.")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..scan.backends import choose, implementation
 from ..scan.custom_op import plain, scan_op
+from ..tensors import require_given, require_switches, require_tensors
 from ..transforms import backend_to_follow, graph_gradients, refuse_transforms
 from .pieces import Piece, Scratch, most_rows, pieces, product, rows
 from .ssm import check_shapes, computed_in, ssm, with_axes
@@ -50,14 +51,17 @@ def two_way_ssm(
     Raises:
         UsageError: shapes that do not fit.
     """
+    require_given("two_way_ssm", u=u, Lambda_bar=Lambda_bar, B_bar=B_bar, C=C, C_backward=C_backward)
+    require_tensors("two_way_ssm", gamma=gamma, D=D)
+    require_switches("two_way_ssm", conj_sym=conj_sym, checkpoint=checkpoint)
+    for matrix in (C, C_backward):
+        check_shapes(u, Lambda_bar, B_bar, matrix, None, gamma, D)
     name = backend_to_follow(choose("auto", u.device), "auto")
     # Recomputation by pieces of a sample needs the states of one direction at a time.
     if name != _BACKEND or (checkpoint and u.shape[1] > most_rows(u, 2 * len(B_bar), checkpoint)):
         options = {"conj_sym": conj_sym, "gamma": gamma, "checkpoint": checkpoint}
         backward = ssm(u, Lambda_bar, B_bar, C_backward, reverse=True, **options)[0]
         return ssm(u, Lambda_bar, B_bar, C, D=D, **options)[0] + backward
-    for matrix in (C, C_backward):
-        check_shapes(u, Lambda_bar, B_bar, matrix, None, gamma, D)
     real, full = computed_in(u, Lambda_bar)
     a, B_bar, C, C_backward = (t.to(full) for t in (Lambda_bar, B_bar, C, C_backward))
     D = None if D is None else D.to(real)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
+from ..tensors import require_switches
 from ..transforms import backend_to_follow
 from . import reference
 from .backends import BACKENDS, choose
@@ -48,6 +49,7 @@ def scan(
     [1.0, 2.5, 4.25, 6.125]
     """
     _check(a, b, x0)
+    require_switches("scan", reverse=reverse)
     dtype = torch.promote_types(a.dtype, b.dtype)
     if x0 is not None:
         dtype = torch.promote_types(dtype, x0.dtype)

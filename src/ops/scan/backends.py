@@ -24,9 +24,9 @@ def choose(backend: str, device: torch.device) -> str:
     Raises:
         UsageError: unknown name, or a named backend that cannot run; the message gives the reason and the remedy.
     """
-    if backend == "auto":
+    if isinstance(backend, str) and backend == "auto":
         return _automatic(device)
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         raise unknown("scan backend", backend, ("auto", *BACKENDS))
     obstacle = _obstacle(backend, device)
     if obstacle:

@@ -1,0 +1,56 @@
+"""Reading a checkpoint file of anybody's: nothing in it is executed, every byte is compared with its checksum."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import UsageError
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """The contents of a checkpoint of `python -m train`, by torch's weights_only reader.
+
+    Raises:
+        UsageError: not a path; no such file; damaged or cut short; another file; a checkpoint of another program.
+    """
+    if not isinstance(path, (str, Path)):
+        raise UsageError(
+            f"A checkpoint is named by a path, got {type(path).__name__}. Pass '<run folder>/checkpoints/best.ckpt'."
+        )
+    try:
+        if not Path(path).is_file():
+            raise UsageError(
+                f"There is no checkpoint file {str(path)!r}. A run keeps its own in <run folder>/checkpoints/: "
+                f"best.ckpt, last.ckpt."
+            )
+        with zipfile.ZipFile(path) as archive:
+            # torch does not compare the checksums that it writes.
+            damaged = archive.testzip()
+        checkpoint = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
+    except UsageError:
+        raise
+    except Exception as error:
+        # Whatever the bytes make the readers stumble over.
+        said = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UsageError(
+            f"{str(path)!r} cannot be read as a checkpoint: {said}. Take a file that `python -m train` wrote, "
+            f"<run folder>/checkpoints/best.ckpt or last.ckpt, whole."
+        ) from error
+    if damaged:
+        raise UsageError(
+            f"The checkpoint {str(path)!r} is damaged: the checksum of its part {damaged} is wrong. Copy it again, or "
+            f"take the other file of its folder (best.ckpt, last.ckpt)."
+        )
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("run"), dict):
+        kind = f"a {type(checkpoint).__name__}"
+        if isinstance(checkpoint, dict):
+            kind = f"entries {', '.join(sorted(map(str, checkpoint))[:5])}"
+        raise UsageError(
+            f"{str(path)!r} is not a checkpoint of `python -m train`: it has no entry 'run' ({kind}). Load the weights "
+            f"of a bare layer with layer.load_state_dict(torch.load(path, weights_only=True))."
+        )
+    return checkpoint

@@ -1,0 +1,148 @@
+"""Models from a configuration or a checkpoint: `build_model`, `load_model`, and the trial before any data is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checkpoint import read_checkpoint
+from ..errors import UsageError, did_you_mean
+from ..registry import check_options, import_plugins, layers
+from .backbone import SequenceModel
+
+# What a model is told by its dataset rather than by the configuration.
+DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task")
+_PREFIX = "model."
+
+
+def data_facts(data: Any) -> dict[str, Any]:
+    """What a model has to know of the data; plain values, so that a checkpoint can hold them."""
+    return {name: getattr(data, name) for name in DATA_FACTS}
+
+
+def build_model(node: Mapping[str, Any], facts: Mapping[str, Any]) -> SequenceModel:
+    """The model of a `model` node for a dataset with these facts (`data_facts`).
+
+    Raises:
+        UsageError: an unknown layer or option, or a value that it refuses.
+    """
+    if not isinstance(node, Mapping) or "layer" not in node:
+        raise UsageError(
+            f"A model is built from a mapping with a 'layer', such as {{'layer': {{'name': 's5'}}}}, got {node!r}. "
+            f"Known layers: {', '.join(layers.names())}."
+        )
+    check_options("model", SequenceModel, node, DATA_FACTS)
+    layer = node["layer"]
+    runtime = ["d_model", "l_max"]
+    layers.check(layer, runtime)
+    options = {key: value for key, value in layer.items() if key != "name"}
+    check_options(f"The layer '{layer['name']}'", layers.get(layer["name"]), options, runtime)
+    return SequenceModel(**node, **facts)
+
+
+def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Sequence[float] = ()) -> None:
+    """Build one block of a model, so that a wrong name, option or value is told before data is made.
+
+    Args:
+        node: the `model` node of a configuration.
+        facts: of the dataset, as far as they are known.
+        dt_scales: time steps that the data will be scored at; each is tried, as a layer without a step refuses it.
+    """
+    if not (facts["n_tokens"] or facts["d_input"]):
+        facts = {**facts, "n_tokens": 2}
+    # Check n_layers before building the one-block probe.
+    check_options("model", SequenceModel, node, DATA_FACTS)
+    model = build_model({**node, "n_layers": min(1, node.get("n_layers", 1))}, facts).eval()
+    for dt_scale in set(dt_scales) - {1.0}:
+        _try_step(model, dt_scale, facts["d_input"])
+
+
+def _try_step(model: SequenceModel, dt_scale: float, d_input: int | None) -> None:
+    """Two sequences of two zeros (one pair, for retrieval) at this time step."""
+    zeros = torch.zeros(2, 2, dtype=torch.int64) if d_input is None else torch.zeros(2, 2, d_input)
+    with torch.no_grad():
+        model(zeros, dt_scale=dt_scale)
+
+
+def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
+    """The trained model of a checkpoint, in eval mode on the CPU.
+
+    A checkpoint names the modules that its run imported (layers of your own, say). Importing is running code, so only
+    modules that the caller names as well are imported, whatever the file says; and nothing else in it is executed.
+
+    Args:
+        path: of a checkpoint that `python -m train` wrote.
+        imports: modules that this checkpoint may import, as `imports=[...]` of its run.
+    Raises:
+        UsageError: a file that cannot be read or is of something else; an import that the caller did not name; weights
+            that are missing, unknown, of another shape, or not finite.
+    >>> model = load_model("runs/lra/fractal-listops/.../checkpoints/best.ckpt")  # doctest: +SKIP
+    """
+    if not isinstance(imports, (list, tuple)) or not all(isinstance(name, str) for name in imports):
+        raise UsageError(f"imports is a list of names of modules, imports=['my_package.layers'], got {imports!r}.")
+    stored = read_checkpoint(path)
+    run, weights = stored["run"], stored.get("state_dict")
+    config, facts = run.get("config"), run.get("data")
+    parts = {"run.config": config, "run.data": facts, "state_dict": weights}
+    wrong = [key for key, value in parts.items() if not isinstance(value, Mapping)]
+    if not wrong and not isinstance(config.get("model"), Mapping):
+        wrong = ["run.config.model"]
+    if not wrong and set(facts) != set(DATA_FACTS):
+        wrong = ["run.data"]
+    if wrong:
+        raise UsageError(
+            f"{str(path)!r} is not a whole checkpoint of `python -m train`: {', '.join(wrong)} missing or of another "
+            f"kind. Take best.ckpt or last.ckpt of a run folder."
+        )
+    _check_imports(path, config.get("imports") or [], imports)
+    import_plugins(imports)
+    model = build_model(config["model"], facts)
+    model.load_state_dict(_weights(path, weights, model))
+    return model.eval()
+
+
+def _check_imports(path: str | Path, named: Any, allowed: Sequence[str]) -> None:
+    """Refuse a checkpoint whose run imported what the caller does not name."""
+    if not isinstance(named, (list, tuple)):
+        raise UsageError(
+            f"{str(path)!r} names imports that are no list: {named!r}. Take a checkpoint that `python -m train` wrote."
+        )
+    missing = [name for name in map(str, named) if name not in allowed]
+    if missing:
+        raise UsageError(
+            f"{str(path)!r} was trained with parts of {', '.join(missing)}, and loading it would import that, which "
+            f"runs its code; allowed here: {', '.join(allowed) or 'no import'}. If you trust it: "
+            f"load_model(path, imports={[*map(str, named)]!r})."
+        )
+
+
+def _weights(path: str | Path, entries: Mapping[str, Any], model: SequenceModel) -> dict[str, Tensor]:
+    """The entries of the model, checked to be what it needs: names, shapes, finite numbers."""
+    found = {str(key).removeprefix(_PREFIX): value for key, value in entries.items() if str(key).startswith(_PREFIX)}
+    needed = model.state_dict()
+    told = f"The weights in {str(path)!r} do not fit the model that it describes"
+    remedy = "Load it with the version of this program (and the layers of your own) that wrote it."
+    for kind, names in (("missing", needed.keys() - found.keys()), ("unknown", found.keys() - needed.keys())):
+        if names:
+            first = sorted(names)[0]
+            near = did_you_mean(first, needed.keys() - found.keys() if kind == "unknown" else found.keys())
+            raise UsageError(f"{told}: {len(names)} {kind}, {first!r} first.{near} {remedy}")
+    for name, value in found.items():
+        if not isinstance(value, Tensor):
+            raise UsageError(f"{told}: {name!r} is a {type(value).__name__}, not a tensor. {remedy}")
+        if value.shape != needed[name].shape:
+            shapes = f"{tuple(value.shape)}, and the model's {tuple(needed[name].shape)}"
+            raise UsageError(f"{told}: {name!r} has shape {shapes}. {remedy}")
+        if value.is_complex() != needed[name].is_complex() or value.layout != torch.strided:
+            raise UsageError(f"{told}: {name!r} is {value.dtype}, {value.layout}. {remedy}")
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            count = int((~value.isfinite()).sum())
+            raise UsageError(
+                f"{str(path)!r} holds weights that are not finite: {count} of {value.numel()} numbers of {name!r} are "
+                f"NaN or infinite. The run diverged there; take an earlier checkpoint, best.ckpt."
+            )
+    return found
