@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf.errors import OmegaConfBaseException
 
 from .errors import RunFailed, UsageError
 from .files import WriteFailed, write_text
@@ -36,7 +38,24 @@ class SweepFolder(Callback):
     folder: Path | None = None
 
     def on_multirun_start(self, config: Any, **_: Any) -> None:
-        SweepFolder.folder = Path(config.hydra.sweep.dir).absolute()
+        # What is wrong with the folder's name is for the sweeper to say: hydra warns of what a callback raises.
+        with suppress(OmegaConfBaseException):
+            SweepFolder.folder = Path(config.hydra.sweep.dir).absolute()
+
+
+# What a job in this process raised, out of the sight of hydra, which would print a line of its own before it.
+_held: list[Exception] = []
+
+
+@contextmanager
+def held_back(hydra_config: Any) -> Iterator[None]:
+    """A failure inside goes past hydra to `sweep_table`; from a launcher's other process it goes through hydra."""
+    try:
+        yield
+    except Exception as error:
+        if hydra_config.mode == RunMode.MULTIRUN and "BasicLauncher" not in hydra_config.launcher["_target_"]:
+            raise
+        _held.append(error)
 
 
 class Sweep:
@@ -51,10 +70,17 @@ class Sweep:
 
 @contextmanager
 def sweep_table() -> Iterator[Sweep]:
-    """Inside, a sweep may run; then its jobs are listed, also when it was interrupted."""
+    """Inside, hydra runs one job or a sweep; then a sweep's are listed, also when it was interrupted.
+
+    Raises:
+        what a single run raised, or the refusal of a whole sweep.
+    """
     sweep, SweepFolder.folder = Sweep(), None
+    _held.clear()
     try:
         yield sweep
+        if _held:
+            raise _held[0]
     finally:
         outcomes = [] if SweepFolder.folder is None else _collect(SweepFolder.folder)
         if outcomes:
@@ -112,16 +138,20 @@ def _tell(outcomes: list[dict[str, Any]], folder: Path) -> None:
     writer = csv.DictWriter(text, _COLUMNS)
     writer.writeheader()
     writer.writerows(outcomes)
-    table = Table(title="Sweep", title_justify="left")
+    table = Table(title=f"Sweep {os.path.relpath(folder)}", title_justify="left")
     for column in _COLUMNS[:-1]:
         table.add_column(column, justify="right" if column in ("job", "value") else "left", overflow="fold")
+    shared = set.intersection(*(set(outcome["overrides"].split(" ")) for outcome in outcomes))
     for outcome in outcomes:
-        table.add_row(*(_shown(outcome[column]) for column in _COLUMNS[:-1]))
-    console = Console()
-    console.print(table)
+        own = [override for override in outcome["overrides"].split(" ") if override not in shared]
+        value = f"{outcome['value']:.4f}"
+        table.add_row(str(outcome["job"]), " ".join(own), value, outcome["status"], Path(outcome["folder"]).name)
+    console = Console(soft_wrap=True)
+    console.print(table, soft_wrap=False)
     failed = [outcome for outcome in outcomes if outcome["status"] != "finished"]
     for outcome in failed:
-        console.print(f"Job {outcome['job']} {outcome['status']}: {outcome['error']}".rstrip(": "), markup=False)
+        told = f"Job {outcome['job']} {outcome['status']}: {outcome['error']}".rstrip(": ")
+        console.print(told, markup=False, highlight=False)
     console.print(f"{len(outcomes) - len(failed)} of {len(outcomes)} jobs finished.", highlight=False)
     try:
         write_text(folder / "sweep.csv", text.getvalue())
@@ -132,7 +162,3 @@ def _tell(outcomes: list[dict[str, Any]], folder: Path) -> None:
     for outcome in outcomes:
         with suppress(OSError):
             (folder / f".job-{outcome['job']}.json").unlink()
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -6,6 +6,7 @@ torch and lightning are imported when a run begins, not before: `--help` and `--
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import time
@@ -26,7 +27,7 @@ from .arguments import in_order
 from .config import Config, check_options, register_schema, to_yaml, typed
 from .config_errors import explain, explain_value_error
 from .errors import RunFailed, UsageError
-from .sweep import run_job, sweep_table
+from .sweep import held_back, run_job, sweep_table
 from .training.processes import ranks_hidden
 from .training.signals import Interrupted, Signals, Stop, name
 
@@ -85,10 +86,12 @@ def _main() -> int:
 def _job(cfg: DictConfig) -> float:
     """One run of hydra; the value it returns is what a sweeper maximises, and NaN for a job of a sweep that failed."""
     hydra_config = HydraConfig.get()
-    if hydra_config.mode != RunMode.MULTIRUN:
-        return _one_run(cfg, hydra_config)
-    _check_sweep(cfg, hydra_config)
-    return run_job(lambda: _one_run(cfg, hydra_config), hydra_config)
+    with held_back(hydra_config):
+        if hydra_config.mode != RunMode.MULTIRUN:
+            return _one_run(cfg, hydra_config)
+        _check_sweep(cfg, hydra_config)
+        return run_job(lambda: _one_run(cfg, hydra_config), hydra_config)
+    return math.nan
 
 
 def _one_run(cfg: DictConfig, hydra_config: Any) -> float:
@@ -247,8 +250,8 @@ def _check_sweep(cfg: DictConfig, hydra_config: Any) -> None:
     """Refuse sweeps of which no job can work, and those in which several processes would each start the whole sweep."""
     if cfg.training.requeue:
         raise UsageError(
-            "training.requeue belongs to one run in one SLURM job; a sweep (-m) would begin anew. Submit its runs as an "
-            "array of jobs, see docs/slurm.md."
+            "training.requeue belongs to one run in one SLURM job; a sweep (-m) would begin anew. Submit its runs as "
+            "an array of jobs, see docs/slurm.md."
         )
     if cfg.resume is not None:
         raise UsageError("resume continues one run; a sweep (-m) cannot resume. Resume its runs one by one.")

@@ -19,10 +19,13 @@ ALLOWED = {
     "arguments": {"errors"},
     "config": {"errors", "registry"},
     "ops": {"errors", "ops"},
+    "sweep": {"errors", "files"},
     "hippo": {"errors", "registry", "hippo"},
     "models": {"errors", "registry", "ops", "hippo", "models"},
     "data": {"errors", "registry", "data"},
-    "training": {"errors", "files", "registry", "config", "training", "data.base", "models.base", "models.backbone", "ops"},
+    "training": {
+        *("errors", "files", "registry", "config", "training", "data.base", "models.base", "models.backbone", "ops"),
+    },
 }
 
 

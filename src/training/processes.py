@@ -13,9 +13,16 @@ from typing import Any
 from ..config import Config
 from ..errors import UsageError
 
-# What launchers tell their processes; lightning reads the ranks when it is imported, in a single process too.
+# What launchers tell their processes; lightning reads the ranks when it is imported, in a single process too, and takes
+# any process with SLURM_NTASKS for one of srun's.
 _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+_HIDDEN = (*_RANKS, "SLURM_NTASKS")
 _NUMBERS = (*_RANKS, "WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
+# Launcher, variable with the number of its processes, variable that only its processes have.
+_LAUNCHERS = (
+    ("torchrun", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
+    ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS"),
+)
 # Seconds between two looks at the other processes, and those in which this one may fail by itself: less together than
 # the 5 after which lightning kills everything without a word.
 _LOOK, _GRACE = 0.2, 2.0
@@ -38,7 +45,7 @@ def ranks_hidden(config: Config) -> Iterator[None]:
     """Inside, the environment of a single process holds no ranks: a leftover `RANK=1` would silence it.
 
     Raises:
-        UsageError: several processes with a rank that is no number, or torchrun's several with a configuration for one.
+        UsageError: several processes with a rank that is no number, or a launcher's several for a configuration of one.
     """
     if not is_single(config):
         for key in _NUMBERS:
@@ -50,12 +57,13 @@ def ranks_hidden(config: Config) -> Iterator[None]:
                 )
         yield
         return
-    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UsageError(
-            f"torchrun has started {os.environ['WORLD_SIZE']} processes, and the configuration is for one. Add "
-            f"trainer=ddp trainer.devices=<processes a node>, or start it with python -m train."
-        )
-    hidden = {key: os.environ.pop(key) for key in _RANKS if key in os.environ}
+    for launcher, key, mark in _LAUNCHERS:
+        if mark in os.environ and os.environ.get(key, "1") != "1":
+            raise UsageError(
+                f"{launcher} has started {os.environ[key]} processes, and the configuration is for one. Add "
+                f"trainer=ddp trainer.devices=<processes a node>, or start one process."
+            )
+    hidden = {key: os.environ.pop(key) for key in _HIDDEN if key in os.environ}
     try:
         from lightning.pytorch.utilities.rank_zero import rank_zero_only
 

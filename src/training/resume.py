@@ -62,7 +62,8 @@ def other_checkpoints(path: str | Path) -> str:
                 step = _read(other)["global_step"]
             except _Unreadable:
                 continue
-            others.append(f"{other.name} is at step {step} and can be resumed: resume={Path(path).parent / other.name}.")
+            where = Path(path).parent / other.name
+            others.append(f"{other.name} is at step {step} and can be resumed: resume={where}.")
     return " ".join(others) or "A run keeps its own in <run folder>/checkpoints/last.ckpt and best.ckpt."
 
 

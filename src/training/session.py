@@ -102,7 +102,7 @@ class Session:
                 self._checkpoint = load_checkpoint(self.config.resume)
             self._record.facts.update(facts, earlier=earlier_parts(self.run_dir))
             if read_record(self.run_dir) is None:
-                self._print(f"Note: {self._shown}/record.json is missing or damaged; what it said of before is dropped.")
+                self._print(f"Note: {self._shown}/record.json is missing or damaged; the parts before are not in it.")
         self._recording = not own
         if self._first and not (own and (self.run_dir / "config.yaml").exists()):
             write_text(self.run_dir / "config.yaml", config_yaml)
