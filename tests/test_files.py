@@ -109,10 +109,9 @@ def test_a_disk_that_is_really_full(small_disk):
     path = small_disk / "file"
     write_text(path, "old\n")
     append_text(path, "row\n")
-    with open(small_disk / "filler", "wb") as filler, pytest.raises(OSError, match="No space"):
+    with open(small_disk / "filler", "wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
         while True:
             filler.write(b"x" * 4096)
-            filler.flush()
     for write, text in ((write_text, "n" * 5000), (append_text, "n" * 5000)):
         with pytest.raises(WriteFailed) as caught:
             write(path, text)

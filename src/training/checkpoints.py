@@ -135,6 +135,8 @@ class LastCheckpoint(callbacks.Checkpoint):
             self._validating = True
             if self._resumes_validation:
                 self._resumes_validation, trainer.val_check_batch = False, trainer.num_training_batches
+                # Left at what `on_save_checkpoint` wrote, it would count one batch begun and not ended for good.
+                trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset()
             self._save_if_due(trainer)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,10 @@ def damage(path: Path, how: str) -> None:
     content = path.read_bytes()
     half = len(content) // 2
     if how == "flipped":
-        path.write_bytes(content[:half] + bytes([content[half] ^ 255]) + content[half + 1 :])
+        part = max(zipfile.ZipFile(path).infolist(), key=lambda part: part.file_size)
+        # Its last byte: the next part, or the list of parts, begins behind it.
+        place = content.index(b"PK", part.header_offset + part.file_size) - 50
+        path.write_bytes(content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :])
     elif how == "truncated":
         path.write_bytes(content[:half])
     elif how == "short":
@@ -150,6 +154,7 @@ def test_a_damaged_checkpoint_beside_a_good_one(toy_config, copy, how, words):
     facts = again(toy_config, copy, "best.ckpt")
     assert facts["steps"] == 16
     damage(best, "short")
+    damage(last, "short")
     with pytest.raises(UsageError, match="A run keeps its own in"):
         load_checkpoint(best.with_name("other.ckpt"))
 

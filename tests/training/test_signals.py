@@ -144,6 +144,18 @@ def test_stopped_again_and_again(toy_config, tmp_path, monkeypatch, whole, worke
     assert_same_run(tmp_path, whole(*ACCUMULATED))
 
 
+def test_stopped_in_a_validation_and_after_it(toy_config, tmp_path, monkeypatch, whole):
+    """The second part does the validation, and the third must not do it again."""
+    config = toy_config(*OPTIONS)
+    stopped(config, tmp_path, monkeypatch, Classifier, "validation_step", 1, signal.SIGTERM)
+    config.resume = str(tmp_path / "checkpoints" / "last.ckpt")
+    stopped(config, tmp_path, monkeypatch, Classifier, "validation_step", 2, signal.SIGTERM)
+    stopped(config, tmp_path, monkeypatch, AtomicCheckpointIO, "save_checkpoint", 0, signal.SIGTERM)
+    assert load_checkpoint(config.resume)[PENDING] is False
+    run(config, tmp_path)
+    assert_same_run(tmp_path, whole(*OPTIONS))
+
+
 @pytest.mark.parametrize("options", [OPTIONS, ACCUMULATED])
 def test_checkpoints_by_the_clock_change_nothing(toy_config, tmp_path, monkeypatch, whole, options):
     """Every step is saved, and the one of step 5 is as good to go on from as a run that was never stopped."""
