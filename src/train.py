@@ -27,6 +27,7 @@ from .arguments import in_order
 from .config import Config, check_options, register_schema, to_yaml, typed
 from .config_errors import explain, explain_value_error
 from .errors import RunFailed, UsageError
+from .files import WriteFailed
 from .sweep import held_back, run_job, sweep_table
 from .training.processes import ranks_hidden
 from .training.signals import Interrupted, Signals, Stop, name
@@ -67,6 +68,8 @@ def _main() -> int:
         return _told(f"Error: {error}", 2)
     except RunFailed as error:
         return _told(f"Stopped: {error}", 1)
+    except WriteFailed as error:
+        return _told(f"Stopped: {error.filename} could not be written: {error.strerror}.", 1)
     except Interrupted as interrupt:
         return _told(str(interrupt), interrupt.status)
     except Stop as stop:

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -292,9 +292,10 @@ class Session:
         return self._record.facts
 
     def _note(self, **facts: Any) -> None:
-        """How the run ended, into a record that is its own."""
+        """How the run ended, into a record that is its own, if the disk takes it."""
         if self._recording:
-            self._record.update(**facts)
+            with suppress(WriteFailed):
+                self._record.update(**facts)
 
     def _going_on(self, config: Config) -> Config:
         """With `training.requeue`, a command that is run again goes on from what its run folder holds."""

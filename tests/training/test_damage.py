@@ -174,6 +174,17 @@ def test_any_flipped_byte_is_found_or_harmless(finished, tmp_path):
         assert all(torch.equal(stored["state_dict"][key], value) for key, value in good["state_dict"].items())
 
 
+def test_a_disk_too_full_for_the_record(toy_config, tmp_path, monkeypatch):
+    from fractal_ssm.files import WriteFailed
+
+    def refuse(path, text):
+        raise WriteFailed(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(record, "write_text", refuse)
+    with pytest.raises(RunFailed, match="could not be written: No space left on device. There is no checkpoint yet."):
+        run(toy_config(*OPTIONS), tmp_path)
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
 @pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt", "metrics.csv", "curves.png"])
 def test_a_full_disk_is_told_in_words(toy_config, tmp_path, monkeypatch, number, name):
