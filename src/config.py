@@ -7,6 +7,7 @@ their keys are checked against the part's own signature when it is built, not he
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -96,6 +97,9 @@ class TrainingConfig:
     batch_size: samples a batch and device; eval_batch_size: the same for validation and test, None for batch_size.
     max_epochs, max_steps: training ends at whichever comes first; at least one of them.
     max_minutes: wall-clock limit of the fit; what was reached by then is validated and tested.
+    checkpoint_minutes: last.ckpt is written at least so often, besides after every validation; None for only then.
+    requeue: for SLURM: after SIGUSR1 the job is queued again (`scontrol requeue`), and a command whose run folder holds
+        last.ckpt goes on from it. The folder is then named after the job unless hydra.run.dir says otherwise.
     target_accuracy: the fit ends at the first validation with at least this accuracy, in (0, 1].
     bucket_by_length: batches of samples of similar length (less padding); needs a dataset that knows its lengths.
     num_workers: loader processes; the order of the samples does not depend on it.
@@ -109,6 +113,8 @@ class TrainingConfig:
     max_epochs: Optional[int] = 10
     max_steps: Optional[int] = None
     max_minutes: Optional[float] = None
+    checkpoint_minutes: Optional[float] = 10.0
+    requeue: bool = False
     target_accuracy: Optional[float] = None
     bucket_by_length: bool = False
     num_workers: int = 0
@@ -152,11 +158,18 @@ def register_schema() -> None:
     OmegaConf.register_new_resolver("run_name", _run_name, replace=True)
     OmegaConf.register_new_resolver("run_folder", _run_folder, replace=True)
     OmegaConf.register_new_resolver("filled", _filled, replace=True)
+    OmegaConf.register_new_resolver("started", _started, replace=True)
 
 
 def _run_name(experiment: str | None, layer: str, dataset: str) -> str:
     """Folder name of a run: its experiment, or layer and dataset when there is none."""
     return experiment or f"{layer}-{dataset}"
+
+
+def _started(requeue: bool, now: str) -> str:
+    """What tells runs apart: when they began, or the SLURM job, which keeps its number when it is queued again."""
+    job = os.environ.get("SLURM_JOB_ID")
+    return f"job{job}" if requeue and job else now
 
 
 def _filled(key: str, value: str) -> str:

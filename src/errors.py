@@ -13,6 +13,10 @@ class UsageError(ValueError):
     """
 
 
+class RunFailed(RuntimeError):
+    """A run that failed for a reason told in words; command-line programs print it and exit with status 1."""
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`" Did you mean 'fractal'?"` for the nearest known name, or an empty string when none is near."""
     near = difflib.get_close_matches(str(given), [str(name) for name in known], n=1, cutoff=0.5)

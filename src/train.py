@@ -6,6 +6,7 @@ torch and lightning are imported when a run begins, not before: `--help` and `--
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import time
@@ -25,7 +26,11 @@ from omegaconf.errors import OmegaConfBaseException
 from .arguments import in_order
 from .config import Config, register_schema, to_yaml, typed
 from .config_errors import explain, explain_value_error
-from .errors import UsageError
+from .errors import RunFailed, UsageError
+from .files import WriteFailed
+from .sweep import held_back, run_job, sweep_table
+from .training.processes import ranks_hidden
+from .training.signals import Interrupted, Signals, Stop, name
 
 if TYPE_CHECKING:
     from .data.base import SequenceData
@@ -36,40 +41,64 @@ register_schema()
 def main() -> None:
     """Entry point of the command line.
 
-    Exit status: 0 after a finished run, 2 for a mistake of the user, 1 for a run that failed, 130 after Ctrl-C.
+    Exit status: 0 after a finished run, 2 for a mistake of the user, 1 for a run that failed or a sweep in which one
+    did, 130 after Ctrl-C, 143 after SIGTERM, 138 after SIGUSR1.
     """
+    with Signals():
+        status = _main()
+    if status:
+        sys.exit(status)
+
+
+def _main() -> int:
+    """Run what the command line asks for, and print what went wrong; the exit status."""
     # Hydra prints composition errors itself and exits, unless this is set: then they come here to be explained.
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         sys.argv = [sys.argv[0], *in_order(sys.argv[1:])]
-        _job()
+        with sweep_table() as sweep:
+            _job()
+        return sweep.status
     except UsageError as error:
-        _leave(f"Error: {error}", 2)
-    except KeyboardInterrupt as interrupt:
-        _leave(str(interrupt) or "Interrupted.", 130)
+        return _told(f"Error: {error}", 2)
+    except RunFailed as error:
+        return _told(f"Stopped: {error}", 1)
+    except WriteFailed as error:
+        return _told(f"Stopped: {error.filename} could not be written: {error.strerror}.", 1)
+    except Interrupted as interrupt:
+        return _told(str(interrupt), interrupt.status)
+    except Stop as stop:
+        return _told(f"Stopped by {name(stop.signum)}.", 128 + stop.signum)
     except (HydraException, OmegaConfBaseException) as error:
         if full_error:
             raise
-        _leave(f"Error: {explain(error)}", 2)
+        return _told(f"Error: {explain(error)}", 2)
     except ValueError as error:
         message = explain_value_error(error)
         if full_error or message is None:
             raise
-        _leave(f"Error: {message}", 2)
+        return _told(f"Error: {message}", 2)
 
 
 @hydra.main(config_path="pkg://fractal_ssm.configs", config_name="config", version_base="1.3")
 def _job(cfg: DictConfig) -> float:
-    """One run of hydra; the value it returns is what a sweeper maximises."""
-    from .training.diagnosis import NotFinite
-
+    """One run of hydra; the value it returns is what a sweeper maximises, and NaN for a job of a sweep that failed."""
     hydra_config = HydraConfig.get()
+    with held_back(hydra_config):
+        if hydra_config.mode != RunMode.MULTIRUN:
+            return _one_run(cfg, hydra_config)
+        _check_sweep(cfg, hydra_config)
+        return run_job(lambda: _one_run(cfg, hydra_config), hydra_config)
+    return math.nan
+
+
+def _one_run(cfg: DictConfig, hydra_config: Any) -> float:
+    """The run of a composed configuration in the folder that hydra has made; its validation accuracy."""
     try:
         OmegaConf.resolve(cfg)
         OmegaConf.set_readonly(cfg, True)
         config = typed(cfg)
-        _check_launcher(config, hydra_config)
         if not hydra_config.run.dir.strip():
             raise UsageError("hydra.run.dir is empty: name a folder, or leave it out for one in runs_dir.")
         config.data_dir = to_absolute_path(config.data_dir)
@@ -78,9 +107,7 @@ def _job(cfg: DictConfig) -> float:
         facts = run(config, Path(hydra_config.runtime.output_dir), choices, hydra_config.overrides.task)
     except (UsageError, OmegaConfBaseException) as error:
         _remove_if_empty(Path(hydra_config.runtime.output_dir))
-        _leave(f"Error: {explain(error)}", 2)
-    except NotFinite as error:
-        _leave(f"Stopped: {error}", 1)
+        raise UsageError(explain(error)) from error
     return facts["metrics"]["val"]["accuracy"]
 
 
@@ -98,22 +125,31 @@ def run(
         The facts of record.json.
     Raises:
         UsageError: a mistake in the configuration; nothing heavy has begun, or the data says so.
-        NotFinite: the training diverged.
-        KeyboardInterrupt: Ctrl-C; the record says "interrupted" and last.ckpt can be resumed.
+        RunFailed: the training diverged (`NotFinite`), or the disk is full.
+        Interrupted: a KeyboardInterrupt, after Ctrl-C, SIGTERM or SIGUSR1; the record says "interrupted" and last.ckpt
+            can be resumed.
     """
     data = build_data(config)
     from .data.base import SPLITS
-    from .models.build import build_model, check_model, data_facts
+    from .models.build import check_model, data_facts
 
     check_model(config.model, data_facts(data), [data.dt_scale(split) for split in SPLITS])
-    # Lightning takes seconds to import: a mistake in the configuration is told before.
+    with ranks_hidden(config):
+        return _session(config, run_dir, data, choices or {}, overrides)
+
+
+def _session(
+    config: Config, run_dir: Path, data: SequenceData, choices: Mapping[str, Any], overrides: Sequence[str]
+) -> dict[str, Any]:
+    # Validate first: importing lightning takes seconds.
     from .data.contract import check_prepared
+    from .models.build import build_model, data_facts
     from .training.session import Session
     from .training.trainer import check_devices
 
     check_devices(config)
     session = Session(config, run_dir)
-    session.begin(to_yaml(config), choices or {}, overrides)
+    session.begin(to_yaml(config), choices, overrides)
     with session.recording_failures(), warnings.catch_warnings():
         _quieten_lightning()
         data.prepare()
@@ -152,13 +188,16 @@ def _treat_denormals_as_zero() -> None:
     torch.set_flush_denormal(True)
 
 
-def _check_launcher(config: Config, hydra_config: Any) -> None:
-    """Refuse combinations in which several processes would each start the whole sweep."""
-    if hydra_config.mode != RunMode.MULTIRUN:
-        return
-    if config.resume is not None:
+def _check_sweep(cfg: DictConfig, hydra_config: Any) -> None:
+    """Refuse sweeps of which no job can work, and those in which several processes would each start the whole sweep."""
+    if cfg.training.requeue:
+        raise UsageError(
+            "training.requeue belongs to one run in one SLURM job; a sweep (-m) would begin anew. Submit its runs as "
+            "an array of jobs, see docs/slurm.md."
+        )
+    if cfg.resume is not None:
         raise UsageError("resume continues one run; a sweep (-m) cannot resume. Resume its runs one by one.")
-    if config.trainer.strategy == "ddp" and "BasicLauncher" in hydra_config.launcher["_target_"]:
+    if cfg.trainer.strategy == "ddp" and "BasicLauncher" in hydra_config.launcher["_target_"]:
         raise UsageError(
             "A sweep (-m) with trainer.strategy=ddp and hydra's basic launcher would start the whole sweep again in "
             "every process. Run the jobs one by one without -m, or give each its own process: "
@@ -184,9 +223,10 @@ def _remove_if_empty(run_dir: Path) -> None:
         run_dir.rmdir()
 
 
-def _leave(message: str, status: int) -> None:
-    print(message, file=sys.stderr)
-    sys.exit(status)
+def _told(message: str, status: int) -> int:
+    if message:
+        print(message, file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fractal_ssm.train import main
+from fractal_ssm.training.resume import load_checkpoint
 
 ROOT = Path(__file__).parent.parent
 TOYS = ROOT / "tests" / "training"
@@ -165,8 +166,12 @@ def test_interrupt_and_resume(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 130, errors
-    assert errors.strip() == (
-        "Interrupted. The same command with resume=run/checkpoints/last.ckpt goes on from the last validation."
+    announced, _, told = errors.strip().partition("\n")
+    assert announced == "Ctrl-C: finishing the step and saving; Ctrl-C again stops at once."
+    last_step = load_checkpoint(last)["global_step"]
+    assert told == (
+        f"Interrupted at step {last_step}. The same command with resume=run/checkpoints/last.ckpt goes on from "
+        f"step {last_step}."
     )
     assert record(tmp_path / "run")["status"] == "interrupted"
 

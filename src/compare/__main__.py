@@ -191,7 +191,7 @@ def _make(plan: Plan, results: Path, options: Options) -> bool:
 
 def _tune(plan: Plan, results: Path, options: Options) -> Plan | None:
     """Run the trials that are missing; the plan with each arm at its best, or None after a dry run."""
-    from ..training.record import write_text
+    from ..files import write_text
     from . import tables, tuning
 
     text = options.own["tune"]
@@ -238,7 +238,7 @@ def _joined(plan: Plan, folders: Sequence[Path]) -> list[Run]:
 
 def _write(plan: Plan, runs: list[Run], results: Path, options: Options, words: Sequence[str]) -> int:
     """Write report.html, report.md and the CSV files, and print the table; 1 if a run has no result."""
-    from ..training.record import write_text
+    from ..files import write_text
     from . import page, tables
     from .results import collect
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UsageError
+from ..files import write_text
 from ..training.lock import is_locked
-from ..training.record import write_text
 from .plan import Plan
 from .runs import failure_file, read
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import UsageError, did_you_mean, unknown
-from ..training.record import write_text
+from ..files import write_text
 from .runs import Run, find, read
 
 PLAN_FILE = "plan.json"

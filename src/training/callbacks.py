@@ -1,15 +1,14 @@
-"""What happens around the steps: progress bar, one line an epoch, curves, checkpoints, time limit, hints."""
+"""What happens around the steps: progress bar, one line an epoch, curves, limits, hints."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
+from lightning.pytorch.callbacks import RichProgressBar
 from rich.console import Console
 
 from .record import Metrics
@@ -46,6 +45,11 @@ class Curves(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start = self._mark = time.monotonic()
+        # Where a resumed run is has its row already.
+        self._last_step = trainer.global_step
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["metrics_rows"] = len(self._metrics.rows)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -89,41 +93,6 @@ class Curves(Callback):
         )
 
 
-class Checkpoint(ModelCheckpoint):
-    """One file, `<name>.ckpt`, rewritten after a validation: always, or when `monitor` is higher than ever before.
-
-    A run that is resumed in a folder that was moved keeps its best value and finds its files there.
-    """
-
-    def __init__(self, folder: Path, name: str, monitor: str | None):
-        super().__init__(
-            dirpath=folder,
-            filename=name,
-            monitor=monitor,
-            mode="max",
-            save_top_k=1,
-            save_on_train_epoch_end=False,
-            enable_version_counter=False,
-        )
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state, with the paths of the folder in use now."""
-        super().load_state_dict(
-            {
-                **state_dict,
-                "dirpath": self.dirpath,
-                "best_model_path": self._here(state_dict["best_model_path"]),
-                "kth_best_model_path": self._here(state_dict["kth_best_model_path"]),
-                "last_model_path": self._here(state_dict["last_model_path"]),
-                "best_k_models": {self._here(path): value for path, value in state_dict["best_k_models"].items()},
-            }
-        )
-
-    def _here(self, path: str) -> str:
-        moved = Path(self.dirpath) / Path(path).name
-        return str(moved) if path and moved.exists() else path
-
-
 class TimeLimit(Callback):
     """Ends the fit after `minutes`; lightning then validates once and the run goes on to its test."""
 
@@ -161,6 +130,11 @@ class StepLimit(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if trainer.global_step >= self._steps:
+            trainer.should_stop = True
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # A run that was stopped inside its last validation has no step left to ask after.
+        if trainer.state.fn == "fit" and trainer.global_step >= self._steps:
             trainer.should_stop = True
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import RunFailed
 
-class NotFinite(RuntimeError):
+
+class NotFinite(RunFailed):
     """A loss, gradient or parameter became NaN or infinite; the message names the first one and what to try."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import platform
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from ..files import append_text, atomic_write, create_text, write_text
 
 _PACKAGES = (
     "fractal-ssm",
@@ -56,13 +57,8 @@ class Record:
 
     def claim(self, **facts: Any) -> bool:
         """Make the file with these facts, unless there is one; whether this process, and no other, has made it."""
-        if self._active:
-            try:
-                file = open(self._path, "x")
-            except FileExistsError:
-                return False
-            with file:
-                file.write(_json(facts))
+        if self._active and not create_text(self._path, _json(facts)):
+            return False
         self.facts.update(facts)
         return True
 
@@ -82,18 +78,20 @@ class Metrics:
     Args:
         path: of the file; rows that are there are kept, so a resumed run goes on in it.
         active: only the first process writes.
+    Attributes:
+        dropped: how many lines of the file could not be read (a torn last one, damage).
     """
 
     def __init__(self, path: Path, active: bool = True):
         self._path, self._active = path, active
         self.rows: list[dict[str, Any]] = []
+        self.dropped = 0
         if path.exists():
-            with open(path, newline="") as file:
-                self.rows = [{key: _COLUMNS[key](row[key]) for key in _COLUMNS} for row in csv.DictReader(file)]
+            self.rows, self.dropped = _read_rows(path.read_text(errors="replace"))
 
-    def forget_after(self, step: int) -> None:
-        """Drop rows of steps that a resumed run does again."""
-        self.rows = [row for row in self.rows if row["step"] <= step]
+    def forget_after(self, step: int, count: int | None = None) -> None:
+        """Drop rows of steps that a resumed run does again, and all but the first `count`: those of its checkpoint."""
+        self.rows = [row for row in self.rows if row["step"] <= step][:count]
         if self._active:
             write_text(self._path, "".join(map(_line, [dict(zip(_COLUMNS, _COLUMNS, strict=True)), *self.rows])))
 
@@ -103,8 +101,7 @@ class Metrics:
             self.forget_after(0)
         self.rows.append(row)
         if self._active:
-            with open(self._path, "a") as file:
-                file.write(_line(row))
+            append_text(self._path, _line(row))
 
     def plot(self, path: Path, title: str) -> None:
         """Loss and accuracy against the step, as PNG."""
@@ -121,23 +118,39 @@ class Metrics:
             axes.grid(alpha=0.3)
         axes.legend()
         figure.suptitle(title)
-        figure.savefig(path, dpi=120)
+        with atomic_write(path) as file:
+            figure.savefig(file, format="png", dpi=120)
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """The facts of record.json; None where it is missing, empty or damaged."""
+    try:
+        facts = json.loads((folder / "record.json").read_text())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return facts if isinstance(facts, dict) else None
 
 
 def earlier_parts(folder: Path) -> list[dict[str, Any]]:
-    """What the record of a run that is resumed keeps of the parts before: when, with what, how they ended."""
-    path = folder / "record.json"
-    if not path.exists():
+    """What the record of a run that is resumed keeps of the parts before: when, with what, how they ended.
+
+    A record that cannot be read says nothing: it must not keep a good checkpoint from going on.
+    """
+    before = read_record(folder)
+    if before is None:
         return []
-    before = json.loads(path.read_text())
+    earlier = before.get("earlier", [])
+    if not isinstance(earlier, list) or not all(isinstance(part, dict) for part in earlier):
+        earlier = []
     kept = ("status", "started", "command", "commit", "versions", "device", *_SECONDS, "steps", "error")
-    return [*before.get("earlier", []), {key: before[key] for key in kept if key in before}]
+    return [*earlier, {key: before[key] for key in kept if key in before}]
 
 
 def seconds(facts: Mapping[str, Any]) -> tuple[float, float]:
     """(wall-clock, processor) seconds of the fit, over all parts of a resumed run that lived to write theirs."""
     parts = [*facts.get("earlier", []), facts]
-    wall, cpu = (round(sum(part.get(key, 0.0) for part in parts), 3) for key in _SECONDS)
+    known = ([part[key] for part in parts if isinstance(part.get(key), (int, float))] for key in _SECONDS)
+    wall, cpu = (round(sum(values), 3) for values in known)
     return wall, cpu
 
 
@@ -191,11 +204,18 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+def _read_rows(text: str) -> tuple[list[dict[str, Any]], int]:
+    """(rows, lines that are none). A last line without its end was torn while it was written, whatever it reads."""
+    *lines, torn = text.split("\n")
+    rows, dropped = [], int(bool(torn))
+    for line in lines:
+        cells = line.split(",")
+        try:
+            if line != ",".join(_COLUMNS):
+                rows.append({key: _COLUMNS[key](cell) for key, cell in zip(_COLUMNS, cells, strict=True)})
+        except ValueError:
+            dropped += 1
+    return rows, dropped
 
 
 def _json(facts: dict[str, Any]) -> str:

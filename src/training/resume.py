@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from ..checkpoint import read_checkpoint
 from ..config import Config
 from ..errors import UsageError
 
@@ -19,8 +17,11 @@ WHERE = (
     *("imports", "data_dir", "runs_dir", "resume"),
     *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy", "training.num_workers"),
 )
-# When it ends.
-_WHEN = ("training.max_epochs", "training.max_steps", "training.max_minutes", "training.target_accuracy")
+# When it ends, and what is kept until then.
+_WHEN = (
+    *("training.max_epochs", "training.max_steps", "training.max_minutes", "training.target_accuracy"),
+    *("training.checkpoint_minutes", "training.requeue"),
+)
 # What it says.
 SAYS = (
     *("trainer.log_every_n_steps", "trainer.progress_bar"),
@@ -29,22 +30,54 @@ SAYS = (
 # What a continued run may have otherwise and still be the same run; every other key must be as it was.
 _FREE = (*WHERE, *_WHEN, *SAYS)
 
+# What lightning and this program read of a checkpoint.
+_ENTRIES = {
+    **{"state_dict": Mapping, "loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list},
+    "global_step": int,
+}
+_FACTS = {"config": dict, "data": dict, "world": int, "steps": int}
+
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """A checkpoint of `python -m train`, read without executing anything in it (weights_only).
 
     Raises:
-        UsageError: no such file, or not such a checkpoint.
+        UsageError: no such file, damaged (every byte is checked), or not such a checkpoint; names other checkpoints of
+            the folder that can be read.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise UsageError(f"There is no checkpoint {path}. A run keeps its own in <run folder>/checkpoints/last.ckpt.")
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UsageError(f"{path} cannot be read as a checkpoint: {error}") from error
-    if not isinstance(checkpoint, dict) or "run" not in checkpoint:
-        raise UsageError(f"{path} is not a checkpoint of this program (it has no entry 'run').")
+        return _read(Path(path))
+    except _Unreadable as error:
+        raise UsageError(f"{error} {other_checkpoints(path)}") from error
+
+
+def other_checkpoints(path: str | Path) -> str:
+    """A sentence: which checkpoints beside `path` can be resumed in its place."""
+    others = []
+    for other in sorted(Path(path).absolute().parent.glob("*.ckpt")):
+        if other.name != Path(path).name:
+            try:
+                step = _read(other)["global_step"]
+            except _Unreadable:
+                continue
+            where = Path(path).parent / other.name
+            others.append(f"{other.name} is at step {step} and can be resumed: resume={where}.")
+    return " ".join(others) or "A run keeps its own in <run folder>/checkpoints/last.ckpt and best.ckpt."
+
+
+class _Unreadable(Exception):
+    """Why a file is no checkpoint."""
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        checkpoint = read_checkpoint(path)
+    except UsageError as error:
+        raise _Unreadable(str(error)) from error
+    wrong = [key for key, kind in _ENTRIES.items() if not isinstance(checkpoint.get(key), kind)]
+    wrong += [f"run.{key}" for key, kind in _FACTS.items() if not isinstance(checkpoint["run"].get(key), kind)]
+    if wrong:
+        raise _Unreadable(f"{path} is not a whole checkpoint of this program: {', '.join(wrong)} missing or wrong.")
     return checkpoint
 
 

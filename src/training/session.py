@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from rich.console import Console
 from torch import nn
 
 from ..config import Config
 from ..data.base import SPLITS
-from ..errors import UsageError
+from ..errors import RunFailed, UsageError
+from ..files import WriteFailed, remove_leftovers, write_text
 from .allocator import keep_freed_memory
-from .callbacks import ChanceHint, Checkpoint, Curves, ProgressBar, StepLimit, TargetReached, TimeLimit
+from .callbacks import ChanceHint, Curves, ProgressBar, StepLimit, TargetReached, TimeLimit
+from .checkpoints import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .data import Loaders
 from .lock import lock_folder, unlock_folder
 from .module import Classifier
-from .record import Metrics, Record, device_name, earlier_parts, environment, peak_memory, write_text
-from .resume import check_same_run, load_checkpoint
+from .processes import Watch, children_of, is_first
+from .record import Metrics, Record, device_name, earlier_parts, environment, peak_memory, read_record
+from .requeue import requeue
+from .resume import check_same_run, load_checkpoint, other_checkpoints
 from .seeding import seed_all
+from .signals import Interrupted, Signals, Stop, name
 from .table import group_table, result_table
 from .trainer import make_trainer, step_counts
 
-_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+_SPACE = "Free some space or mend the folder first; nothing half-written is left under a final name."
 
 
 class Session:
@@ -39,14 +45,18 @@ class Session:
     """
 
     def __init__(self, config: Config, run_dir: Path):
-        self.config, self.run_dir = config, Path(run_dir)
+        self.run_dir = Path(run_dir)
+        self.config = self._going_on(config)
         # Paths that are printed are meant to be pasted: relative to the folder the command was given in.
         self._shown = Path(os.path.relpath(self.run_dir))
-        self._first = all(os.environ.get(name, "0") == "0" for name in _RANK_VARIABLES)
+        self._first = is_first(config)
         self._console = Console(soft_wrap=True) if self._first else None
         self._record = Record(self.run_dir, self._first)
         self._checkpoint: dict[str, Any] | None = None
         self._lock: int | None = None
+        self._last: LastCheckpoint | None = None
+        self._signals = Signals(announce=self._first)
+        self._watch = Watch(self._lost)
         # Whether the record is that of this run, and no longer that of one to be resumed.
         self._recording = False
 
@@ -84,12 +94,17 @@ class Session:
             )
         if self._first:
             self._lock = lock_folder(self.run_dir)
+            for folder in (self.run_dir, self.run_dir / "checkpoints"):
+                remove_leftovers(folder)
         if own:
-            # Again: until it is locked, another process may have gone on.
-            self._checkpoint = load_checkpoint(self.config.resume)
+            if self.config.resume is not None:
+                # Again: until it is locked, another process may have gone on.
+                self._checkpoint = load_checkpoint(self.config.resume)
             self._record.facts.update(facts, earlier=earlier_parts(self.run_dir))
+            if read_record(self.run_dir) is None:
+                self._print(f"Note: {self._shown}/record.json is missing or damaged; the parts before are not in it.")
         self._recording = not own
-        if self._first and self._checkpoint is None:
+        if self._first and not (own and (self.run_dir / "config.yaml").exists()):
             write_text(self.run_dir / "config.yaml", config_yaml)
         self._print(config_yaml)
         self._print(f"Run folder: {self._shown}\n")
@@ -99,23 +114,65 @@ class Session:
         """Inside, an interruption or an error is written into the record before it goes on; then the folder is free.
 
         Raises:
-            KeyboardInterrupt: after Ctrl-C, with what to do next as its message.
+            Interrupted: after Ctrl-C, SIGTERM or SIGUSR1, with what to do next as its message.
+            RunFailed: a file of the run could not be written.
         """
         try:
-            yield
+            with self._signals:
+                yield
+        except Stop as stop:
+            raise self._interrupted(stop) from None
         except KeyboardInterrupt:
-            self._note(status="interrupted")
-            last = self._shown / "checkpoints" / "last.ckpt"
-            raise KeyboardInterrupt(
-                f"Interrupted. The same command with resume={last} goes on from the last validation."
-                if last.exists()
-                else "Interrupted before the first checkpoint."
-            ) from None
+            raise self._interrupted(Stop(signal.SIGINT)) from None
+        except WriteFailed as error:
+            message = f"{error.filename} could not be written: {error.strerror}. {self._kept()} {_SPACE}"
+            self._note(status="failed", error=message)
+            raise RunFailed(message) from error
         except BaseException as error:
             self._note(status="failed", error=f"{type(error).__name__}: {error}")
             raise
         finally:
+            self._watch.end()
             unlock_folder(self._lock)
+
+    def _interrupted(self, stop: Stop) -> Interrupted:
+        """Note it, queue the job again if that is wanted, and say how to go on."""
+        status = 128 + stop.signum
+        if not self._first:
+            # The first process speaks for all, and lightning kills it when another ends badly before.
+            return Interrupted("", 0 if stop.step is not None else status)
+        if stop.step is None:
+            self._watch.kill()
+        by = "" if stop.signum == signal.SIGINT else f" by {name(stop.signum)}"
+        at = "" if stop.step is None else f" at step {stop.step}"
+        message = f"Interrupted{by}{at}. {self._kept()}"
+        facts = {"signal": signal.Signals(stop.signum).name}
+        if stop.signum == signal.SIGUSR1 and self.config.training.requeue:
+            facts["requeued"], told = requeue()
+            message = f"{message} {told}"
+        self._note(status="interrupted", **facts)
+        return Interrupted(message, status)
+
+    def _kept(self) -> str:
+        """What there is to go on from."""
+        last = self.run_dir / "checkpoints" / "last.ckpt"
+        if not last.exists():
+            return "There is no checkpoint yet."
+        step = self._last.step if self._last is not None else None
+        if step is None and self._checkpoint is not None and self._in_own_folder():
+            step = self._checkpoint["global_step"]
+        where = "its step" if step is None else f"step {step}"
+        return f"The same command with resume={self._shown}/checkpoints/last.ckpt goes on from {where}."
+
+    def _lost(self, what: str) -> None:
+        """Another process died, and this one waits for it in a sum: say so and end, as nothing else would."""
+        message = f"{what} {self._kept()}"
+        try:
+            self._note(status="failed", error=message)
+            os.write(2, f"Stopped: {message}\n".encode())
+        finally:
+            self._watch.kill()
+            os._exit(1)
 
     def build(self, make_model: Callable[[], nn.Module], data: Any, facts: dict[str, Any]) -> None:
         """Model, groups, loaders and trainer for prepared data."""
@@ -124,14 +181,16 @@ class Session:
         self._loaders = Loaders(data, training, config.seed)
         self._curves = Curves(self._metrics, self._console, config.trainer.log_every_n_steps)
         folder = self.run_dir / "checkpoints"
-        self._best = Checkpoint(folder, "best", monitor="val/accuracy")
+        self._best = BestCheckpoint(folder)
+        self._last = LastCheckpoint(folder, self._signals, training.checkpoint_minutes)
         callbacks = [
             self._curves,
             ChanceHint(training.stuck_steps, data.n_classes, self._console),
             self._best,
             # After the other, so that what is resumed knows of the best.
-            Checkpoint(folder, "last", monitor=None),
+            self._last,
         ]
+        callbacks.append(LambdaCallback(setup=lambda trainer, *_, **__: self._watch.begin(children_of(trainer))))
         if training.max_steps is not None:
             callbacks.append(StepLimit(training.max_steps))
         if training.max_minutes is not None:
@@ -141,6 +200,7 @@ class Session:
         if config.trainer.progress_bar:
             callbacks.append(ProgressBar())
         self._trainer = make_trainer(config, self.run_dir, callbacks)
+        self._trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         if self._trainer.strategy.root_device.type == "cpu":
             keep_freed_memory()
         world = self._trainer.world_size
@@ -188,6 +248,13 @@ class Session:
             if self._trainer.interrupted:
                 raise KeyboardInterrupt from error
             raise
+        except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+            if self._checkpoint is None or self._last.started:
+                raise
+            raise UsageError(
+                f"{self.config.resume} cannot be restored ({type(error).__name__}: {error}): it is damaged or was made "
+                f"by another version. {other_checkpoints(self.config.resume)}"
+            ) from error
         finally:
             self._metrics.plot(self.run_dir / "curves.png", f"{self.run_dir.parent.name}/{self.run_dir.name}")
             self._record.update(
@@ -226,14 +293,30 @@ class Session:
         return self._record.facts
 
     def _note(self, **facts: Any) -> None:
-        """How the run ended, into a record that is its own."""
+        """How the run ended, into a record that is its own, if the disk takes it."""
         if self._recording:
-            self._record.update(**facts)
+            with suppress(WriteFailed):
+                self._record.update(**facts)
+
+    def _going_on(self, config: Config) -> Config:
+        """With `training.requeue`, a command that is run again goes on from what its run folder holds."""
+        last = self.run_dir / "checkpoints" / "last.ckpt"
+        if config.training.requeue and config.resume is None and self._unfinished() and last.exists():
+            return replace(config, resume=str(last))
+        return config
+
+    def _unfinished(self) -> bool:
+        """Whether the folder holds a run that has not come to its end."""
+        record = read_record(self.run_dir)
+        return (self.run_dir / "record.json").exists() and (record or {}).get("status") != "finished"
 
     def _in_own_folder(self) -> bool:
         """Whether this run goes on in the folder of the checkpoint, <folder>/checkpoints/last.ckpt."""
         resume = self.config.resume
-        return resume is not None and Path(resume).absolute().parent.parent.resolve() == self.run_dir.resolve()
+        if resume is None:
+            # A job that was queued again before its first checkpoint begins anew where it was.
+            return self.config.training.requeue and self._unfinished()
+        return Path(resume).absolute().parent.parent.resolve() == self.run_dir.resolve()
 
     def _continue(self, checkpoint: Mapping[str, Any], world: int, steps: int) -> None:
         check_same_run(checkpoint, self.config, world)
@@ -242,7 +325,9 @@ class Session:
                 f"The checkpoint is at step {checkpoint['global_step']}, and the run would end at step {steps}. "
                 f"Set a later end: training.max_epochs or training.max_steps."
             )
-        self._metrics.forget_after(checkpoint["global_step"])
+        self._metrics.forget_after(checkpoint["global_step"], checkpoint.get("metrics_rows"))
+        if self._metrics.dropped:
+            self._print(f"Note: {self._metrics.dropped} unreadable line(s) of {self._shown}/metrics.csv are dropped.")
         self._print(f"Going on from step {checkpoint['global_step']} of {self.config.resume}.")
         if checkpoint["run"]["steps"] != steps:
             self._print(

@@ -133,6 +133,7 @@ FREE = {
     *("imports", "data_dir", "runs_dir", "resume"),
     *(f"trainer.{key}" for key in ("accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps")),
     *(f"training.{key}" for key in ("max_epochs", "max_steps", "max_minutes", "target_accuracy", "num_workers")),
+    *("training.checkpoint_minutes", "training.requeue"),
     *("trainer.progress_bar", "training.stuck_steps", "training.train_eval_samples"),
 }
 

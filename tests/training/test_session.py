@@ -116,7 +116,8 @@ def test_of_runs_that_begin_at_once_one_has_the_folder(toy_config, tmp_path, mon
 def test_other_processes_of_a_run_do_not_claim_its_folder(finished, toy_config, monkeypatch):
     before = (finished[0] / "record.json").read_bytes()
     monkeypatch.setenv("LOCAL_RANK", "1")
-    session.Session(toy_config(), finished[0]).begin("", {})
+    config = toy_config("trainer.strategy=ddp", "trainer.devices=2")
+    session.Session(config, finished[0]).begin("", {})
     assert (finished[0] / "record.json").read_bytes() == before
 
 

@@ -1,0 +1,182 @@
+"""The two checkpoints of a run: best.ckpt and last.ckpt, when they are written and how."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer, callbacks
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from ..files import atomic_write
+from .signals import Signals, Stop
+
+# The entry of a checkpoint that says that a validation has begun and not ended.
+PENDING = "validation_pending"
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes checkpoints with `atomic_write`.
+
+    Lightning's own writer goes through TMPDIR, and where that is another file system it copies over the old file.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """torch.save to `path`, which holds the old or the new checkpoint at any time.
+
+        Raises:
+            WriteFailed: no space, a read-only folder, ...; the old file is still there.
+        """
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with atomic_write(path) as file:
+            torch.save(checkpoint, file)
+
+
+class BestCheckpoint(callbacks.ModelCheckpoint):
+    """best.ckpt, rewritten after a validation when `val/accuracy` is higher than ever before.
+
+    A run that is resumed in a folder that was moved keeps its best value and finds its file there.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__(
+            dirpath=folder,
+            filename="best",
+            monitor="val/accuracy",
+            mode="max",
+            save_top_k=1,
+            save_on_train_epoch_end=False,
+            enable_version_counter=False,
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state, with the paths of the folder in use now."""
+        super().load_state_dict(
+            {
+                **state_dict,
+                "dirpath": self.dirpath,
+                "best_model_path": self._here(state_dict["best_model_path"]),
+                "kth_best_model_path": self._here(state_dict["kth_best_model_path"]),
+                "last_model_path": self._here(state_dict["last_model_path"]),
+                "best_k_models": {self._here(path): value for path, value in state_dict["best_k_models"].items()},
+            }
+        )
+
+    def _here(self, path: str) -> str:
+        moved = Path(self.dirpath) / Path(path).name
+        return str(moved) if path and moved.exists() else path
+
+
+class LastCheckpoint(callbacks.Checkpoint):
+    """last.ckpt: after every validation, every `minutes`, and when a signal has come, after which the run stops.
+
+    Saved are whole optimizer steps. At the end of an epoch, where the validation comes next, the file is written as
+    the validation begins, and marked: a run that is resumed from it does the whole validation. All processes of a run
+    save and stop at the same step. Must come after the other checkpoint, so that it knows of the best.
+
+    Args:
+        folder: of the checkpoints.
+        signals: of the run; deferred while steps are taken.
+        minutes: between two files; None for only at validations.
+    Attributes:
+        step: the optimizer step of the file that this run has written; None before.
+        started: whether the fit has got to its steps, that is, a checkpoint to resume has been restored.
+    """
+
+    def __init__(self, folder: Path, signals: Signals, minutes: float | None):
+        self._path, self._signals = folder / "last.ckpt", signals
+        self._seconds = None if minutes is None else 60 * minutes
+        self.step: int | None = None
+        self.started = False
+        self._written = time.monotonic()
+        self._seen = 0
+        self._validating = self._resumes_validation = False
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint[PENDING] = self._validating
+        if self._validating:
+            # As lightning counts a loop that was left inside its first batch: it then runs the loop from its start.
+            inside = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
+            progress.update(total=dict(inside), current=dict(inside), is_last_batch=False)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Mapping[str, Any]) -> None:
+        self._resumes_validation = checkpoint.get(PENDING, False)
+        loop = trainer.fit_loop.epoch_loop
+        if self._resumes_validation and 0 <= loop.max_steps <= checkpoint["global_step"]:
+            # Lightning would leave a fit that has all its steps; StepLimit ends it after the validation.
+            loop.max_steps = checkpoint["global_step"] + 1
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.started = True
+        self._signals.install()
+        self._signals.deferring = True
+        self._written, self._seen = time.monotonic(), trainer.global_step
+        if self._resumes_validation:
+            # Also inside an epoch, where a limit had ended the fit.
+            trainer.val_check_batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        # Batches whose gradients are accumulated share a step, and gradients are in no checkpoint.
+        stepped, self._seen = trainer.global_step != self._seen, trainer.global_step
+        validates_next = trainer.should_stop or trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        if stepped and not validates_next:
+            self._save_if_due(trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit":
+            self._validating = True
+            if self._resumes_validation:
+                self._resumes_validation, trainer.val_check_batch = False, trainer.num_training_batches
+                # Left at what `on_save_checkpoint` wrote, it would count one batch begun and not ended for good.
+                trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset()
+            self._save_if_due(trainer)
+
+    def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.state.fn == "fit":
+            self._save_if_due(trainer)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validating = False
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit":
+            self._save(trainer)
+            self._stop_if_asked(self._agreed(trainer)[0])
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        signum, _ = self._agreed(trainer)
+        self._signals.deferring = False
+        self._stop_if_asked(signum)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._signals.deferring = False
+
+    def _save_if_due(self, trainer: Trainer) -> None:
+        signum, due = self._agreed(trainer)
+        if signum or due:
+            self._save(trainer)
+        self._stop_if_asked(signum)
+
+    def _agreed(self, trainer: Trainer) -> tuple[int, bool]:
+        """(signal or 0, whether the time has come), the same in all processes."""
+        due = self._seconds is not None and time.monotonic() - self._written >= self._seconds
+        if trainer.world_size == 1:
+            return self._signals.received, due
+        own = torch.tensor([self._signals.received, int(due)], device=trainer.strategy.root_device)
+        signum, agreed = trainer.strategy.reduce(own, reduce_op="max").tolist()
+        return int(signum), bool(agreed)
+
+    def _save(self, trainer: Trainer) -> None:
+        trainer.save_checkpoint(self._path)
+        self.step, self._written = trainer.global_step, time.monotonic()
+
+    def _stop_if_asked(self, signum: int) -> None:
+        if signum:
+            raise Stop(signum, self.step)

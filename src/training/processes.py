@@ -1,0 +1,138 @@
+"""Which of several processes this one is, before there is a trainer, and what happens when one of them dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..config import Config
+from ..errors import UsageError
+
+# What launchers tell their processes; lightning reads the ranks when it is imported, in a single process too, and takes
+# any process with SLURM_NTASKS for one of srun's.
+_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+_HIDDEN = (*_RANKS, "SLURM_NTASKS")
+_NUMBERS = (*_RANKS, "WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
+# Launcher, variable with the number of its processes, variable that only its processes have.
+_LAUNCHERS = (
+    ("torchrun", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
+    ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS"),
+)
+# Seconds between two looks at the other processes, and those in which this one may fail by itself: less together than
+# the 5 after which lightning kills everything without a word.
+_LOOK, _GRACE = 0.2, 2.0
+
+
+def is_single(config: Config) -> bool:
+    """Whether the configuration asks for one process, whatever the environment says."""
+    trainer = config.trainer
+    if trainer.strategy != "auto" or trainer.num_nodes > 1:
+        return False
+    if trainer.devices != "auto" or trainer.accelerator == "cpu":
+        return trainer.devices in (1, "auto")
+    import torch
+
+    return torch.cuda.device_count() < 2
+
+
+@contextmanager
+def ranks_hidden(config: Config) -> Iterator[None]:
+    """Inside, the environment of a single process holds no ranks: a leftover `RANK=1` would silence it.
+
+    Raises:
+        UsageError: several processes with a rank that is no number, or a launcher's several for a configuration of one.
+    """
+    if not is_single(config):
+        for key in _NUMBERS:
+            value = os.environ.get(key, "0")
+            if not value.isdecimal():
+                raise UsageError(
+                    f"The environment has {key}={value!r}; launchers set it to a number from 0 on. Unset it, or start "
+                    f"the processes with torchrun or srun."
+                )
+        yield
+        return
+    for launcher, key, mark in _LAUNCHERS:
+        if mark in os.environ and os.environ.get(key, "1") != "1":
+            raise UsageError(
+                f"{launcher} has started {os.environ[key]} processes, and the configuration is for one. Add "
+                f"trainer=ddp trainer.devices=<processes a node>, or start one process."
+            )
+    hidden = {key: os.environ.pop(key) for key in _HIDDEN if key in os.environ}
+    try:
+        from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+        # It may have been imported before, with the ranks in sight.
+        rank_zero_only.rank = 0
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def is_first(config: Config) -> bool:
+    """Whether this process prints and writes: rank 0, as lightning will count it.
+
+    Raises:
+        UsageError: the environment of a cluster that contradicts itself.
+    """
+    if is_single(config):
+        return True
+    from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
+
+    try:
+        for cluster in (TorchElasticEnvironment, SLURMEnvironment):
+            if cluster.detect():
+                return cluster().global_rank() == 0
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise UsageError(f"The environment's description of the processes is refused: {error}") from error
+    alone = LightningEnvironment()
+    return alone.local_rank() == 0 and alone.node_rank() == 0
+
+
+class Watch:
+    """Looks after the processes that lightning started from this one.
+
+    Args:
+        lost: called in a thread with a sentence when one of them has ended badly and this one has not followed; must
+            not return, since the process hangs in a sum over all of them.
+    """
+
+    def __init__(self, lost: Callable[[str], None]):
+        self._lost, self._left = lost, threading.Event()
+        self._children: list[subprocess.Popen] = []
+
+    def begin(self, children: list[subprocess.Popen]) -> None:
+        """Start looking; nothing without children."""
+        if children and not self._children:
+            self._children = children
+            threading.Thread(target=self._look, daemon=True, name="watch").start()
+
+    def end(self) -> None:
+        """This process leaves the run by itself."""
+        self._left.set()
+
+    def kill(self) -> None:
+        """End the others, which would wait for this one."""
+        for child in self._children:
+            if child.poll() is None:
+                child.kill()
+
+    def _look(self) -> None:
+        while not self._left.wait(_LOOK):
+            bad = [(rank, child.poll()) for rank, child in enumerate(self._children, start=1) if child.poll()]
+            if bad:
+                if not self._left.wait(_GRACE):
+                    rank, status = bad[0]
+                    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with {status}"
+                    self._lost(f"Process {rank} of {len(self._children) + 1} {how}.")
+                return
+
+
+def children_of(trainer: Any) -> list[subprocess.Popen]:
+    """The processes that lightning started for this trainer from this process."""
+    return list(getattr(trainer.strategy.launcher, "procs", ()))
