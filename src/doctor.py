@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
@@ -23,6 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         registry.import_plugins(_plugins(sys.argv[1:] if arguments is None else arguments))
         for table in (versions(), devices(), backends(), parts()):
             console.print(table)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, `head` say, had enough; the interpreter must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UsageError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2

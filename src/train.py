@@ -46,8 +46,15 @@ def main() -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        _check_working_folder()
         sys.argv = [sys.argv[0], *in_order(sys.argv[1:])]
         _job()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, `head` say, had enough; the interpreter must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except RecursionError:
+        _leave("Error: a value is nested too deep, or an interpolation ${...} leads back to itself.", 2)
     except UsageError as error:
         _leave(f"Error: {error}", 2)
     except KeyboardInterrupt as interrupt:
@@ -244,6 +251,13 @@ def _remove_if_empty(run_dir: Path) -> None:
     """Take back the folder that hydra made for a run that never began; never the one that the user stands in."""
     if run_dir.resolve() != Path.cwd() and not any(run_dir.iterdir()):
         run_dir.rmdir()
+
+
+def _check_working_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("The folder that this was started in does not exist any more. Go to one that does: cd") from None
 
 
 def _leave(message: str, status: int) -> None:
