@@ -68,7 +68,10 @@ class SchedulerConfig:
 
 @dataclass
 class TrainerConfig:
-    """Where and how the steps are run; the names are those of lightning's Trainer."""
+    """Where and how the steps are run; the names are those of lightning's Trainer.
+
+    progress_seconds: where there is no bar (a log file), seconds between lines of progress; None prints none.
+    """
 
     accelerator: str = "auto"
     devices: Union[int, str] = 1
@@ -81,6 +84,7 @@ class TrainerConfig:
     accumulate_grad_batches: int = 1
     log_every_n_steps: int = 50
     progress_bar: bool = True
+    progress_seconds: Optional[float] = 30.0
 
 
 @dataclass
@@ -244,6 +248,7 @@ def validate(config: Config) -> None:
             "optimizer.eps": optimizer.eps,
             "trainer.gradient_clip_val": trainer.gradient_clip_val,
             "scheduler.warmup_steps": scheduler.warmup_steps,
+            "trainer.progress_seconds": trainer.progress_seconds,
             "scheduler.warmup_epochs": scheduler.warmup_epochs,
             "training.max_minutes": training.max_minutes,
             "training.num_workers": training.num_workers,

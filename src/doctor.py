@@ -72,7 +72,18 @@ def backends() -> Table:
         for name in sorted(set(sum_backends.BACKENDS) - {"auto"}):
             state = _state(lambda name=name, operation=operation: sum_backends.check(operation, name))
             rows.append((operation, "any", name, state))
-    return _table("Backends", ("operation", "device", "backend", "state"), rows)
+    return _table("Backends", ("operation", "device", "backend", "state"), _reasons_once(rows))
+
+
+def _reasons_once(rows: Iterable[tuple[str, str, str, str]]) -> list[tuple[str, str, str, str]]:
+    """The same rows; why a backend cannot run is said where it comes first."""
+    told: dict[str, str] = {}
+    short = []
+    for operation, kind, name, state in rows:
+        if state.startswith("no:") and told.setdefault(name, operation) != operation:
+            state = f"no, see {told[name]}"
+        short.append((operation, kind, name, state))
+    return short
 
 
 def parts() -> Table:

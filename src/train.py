@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import time
 import warnings
@@ -80,6 +81,7 @@ def _job(cfg: DictConfig) -> float:
         OmegaConf.resolve(cfg)
         OmegaConf.set_readonly(cfg, True)
         config = typed(cfg)
+        _drop_leftovers(config, hydra_config.overrides.task)
         _check_launcher(config, hydra_config)
         if not hydra_config.run.dir.strip():
             raise UsageError("hydra.run.dir is empty: name a folder, or leave it out for one in runs_dir.")
@@ -207,6 +209,27 @@ def load_model(checkpoint: str | Path) -> SequenceModel:
     weights = {key.removeprefix(prefix): value for key, value in stored["state_dict"].items() if key.startswith(prefix)}
     model.load_state_dict(weights)
     return model.eval()
+
+
+def _drop_leftovers(config: Config, overrides: Sequence[str]) -> None:
+    """After model.layer.name=X on the command line: without the options of the files that X does not have.
+
+    Hydra merges, so those of the layer that the files name stay behind. What the user set is kept, and refused later.
+    """
+    settings = [override.lstrip("+") for override in overrides]
+    layer = config.model.get("layer")
+    if not isinstance(layer, dict) or not any(setting.startswith("model.layer.name=") for setting in settings):
+        return
+    from .registry import import_plugins, layers
+
+    import_plugins(config.imports)
+    prefix = "model.layer."
+    given = {re.split(r"[.=]", text.removeprefix(prefix))[0] for text in settings if text.startswith(prefix)}
+    left = sorted(set(layer) - {"name"} - given - set(layers.options(layer["name"], ["d_model", "l_max"])))
+    for key in left:
+        del layer[key]
+    if left:
+        print(f"Left out, since the layer '{layer['name']}' has no such option: {', '.join(left)}.")
 
 
 def _treat_denormals_as_zero() -> None:

@@ -37,6 +37,12 @@ def test_options_come_first(given, ordered):
         ("a=1 --cfg", "The option --cfg takes one of job, hydra, all, --cfg job|hydra|all, got ''."),
         ("--cfg jobs", "got 'jobs'."),
         ("--cfg -m", "got ''."),
+        ("--resolve", "--resolve changes what --cfg prints and does nothing alone. Add --cfg job."),
+        ("--package model", "--package changes what --cfg prints"),
+        ("-m --cfg job seed=1,2", "--multirun and --cfg ask for different things."),
+        ("-sc", "--shell-completion takes install=SHELL"),
+        ("-sc query=bash", "--shell-completion takes install=SHELL"),
+        ("-sc install=tcsh", "--shell-completion takes install=SHELL"),
         ("--config-dir", "The option --config-dir takes a value, --config-dir ..., got ''."),
     ],
 )

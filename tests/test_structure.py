@@ -16,6 +16,7 @@ ALLOWED = {
     "errors": set(),
     "registry": {"errors"},
     "arguments": {"errors"},
+    "run_folder": {"errors"},
     "config": {"errors", "registry"},
     "ops": {"errors", "ops"},
     "hippo": {"errors", "registry", "hippo"},
