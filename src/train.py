@@ -280,7 +280,9 @@ def _check_working_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise UsageError("The folder that this was started in does not exist any more. Go to one that does: cd") from None
+        raise UsageError(
+            "The folder that this was started in does not exist any more. Go to one that does: cd"
+        ) from None
 
 
 def _leave(message: str, status: int) -> None:

@@ -55,7 +55,12 @@ def test_mistakes(given, words):
 def test_every_option_of_hydra_is_known():
     for action in get_args_parser()._actions:
         for option in action.option_strings:
-            if action.nargs == 0:
+            if option in ("--resolve", "--package", "-p"):
+                value = [] if action.nargs == 0 else ["x"]
+                assert in_order(["a=1", option, *value, "--cfg", "job"]) == [option, *value, "--cfg", "job", "a=1"]
+            elif option in ("--shell-completion", "-sc"):
+                assert in_order(["install=bash", option]) == [option, "install=bash"]
+            elif action.nargs == 0:
                 assert in_order(["a=1", option, "b=2"]) == [option, "a=1", "b=2"]
             elif action.nargs is None:
                 value = action.choices[0] if action.choices else "x"
