@@ -146,7 +146,8 @@ def test_a_reader_that_had_enough(tmp_path):
         line, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     process.stdout.close()
-    assert process.stderr.read() == "" and process.wait() == 0
+    with process.stderr:
+        assert process.stderr.read() == "" and process.wait() == 0
 
 
 @pytest.mark.parametrize(
