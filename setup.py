@@ -16,6 +16,9 @@ setup(
     description="Fractional state space models and a benchmark framework for long sequences",
     long_description=readme.read_text() if readme.exists() else "",
     long_description_content_type="text/markdown",
+    author="the fractal_ssm authors",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=["fractal_ssm"]
     + ["fractal_ssm." + name for name in find_packages(str(here / "src"))]

@@ -6,6 +6,7 @@ Hydra's parser takes the settings (key=value) from one place only: `experiment=x
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from .errors import UsageError, did_you_mean
@@ -25,6 +26,16 @@ _WITH_VALUE = (
 )
 # "all" where none of the choices follows; Hydra would take the setting that does for one.
 _WITH_OPTIONAL_VALUE = ("--info", "-i")
+
+# At most one of these; the others only change what --cfg prints.
+_COMMANDS = (
+    ("--run", "-r"),
+    ("--multirun", "-m"),
+    ("--cfg", "-c"),
+    ("--info", "-i"),
+    ("--shell-completion", "-sc"),
+)
+_WITH_CFG = (("--resolve",), ("--package", "-p"))
 
 
 def in_order(arguments: Sequence[str]) -> list[str]:
@@ -49,7 +60,26 @@ def in_order(arguments: Sequence[str]) -> list[str]:
         elif name in _WITH_OPTIONAL_VALUE and not equals:
             options.append(rest.pop(0) if rest and rest[0] in _CHOICES[name] else "all")
         _check(name, value)
+    _check_together(options, settings)
     return options + settings
+
+
+def _check_together(options: Sequence[str], settings: Sequence[str]) -> None:
+    """Refuse options that do nothing without another one, and several that each ask for something else."""
+    given = [next((pair for pair in _COMMANDS if name.partition("=")[0] in pair), None) for name in options]
+    commands = [pair[0] for pair in dict.fromkeys(given) if pair is not None]
+    helping = any(name in ("--help", "-h", "--hydra-help", "--version") for name in options)
+    if len(commands) > 1 and not helping:
+        raise UsageError(
+            f"{' and '.join(commands)} ask for different things. Give one of {', '.join(p[0] for p in _COMMANDS)}."
+        )
+    if "--shell-completion" in commands and not any(map(_completion, settings)):
+        raise UsageError("--shell-completion takes install=SHELL or uninstall=SHELL, SHELL one of bash, fish, zsh.")
+    for name in options:
+        pair = next((pair for pair in _WITH_CFG if name.partition("=")[0] in pair), None)
+        if pair is None or "--cfg" in commands or (pair[0] == "--resolve" and helping):
+            continue
+        raise UsageError(f"{pair[0]} changes what --cfg prints and does nothing alone. Add --cfg job.")
 
 
 def _check(name: str, value: str) -> None:
@@ -65,3 +95,11 @@ def _check(name: str, value: str) -> None:
     if name in _WITH_VALUE and (not value or choices and value not in choices):
         wanted = f"one of {', '.join(choices)}" if choices else "a value"
         raise UsageError(f"The option {name} takes {wanted}, {name} {'|'.join(choices) or '...'}, got {value!r}.")
+
+
+def _completion(setting: str) -> bool:
+    """Whether this is what --shell-completion does; the shell's own query comes with COMP_LINE in the environment."""
+    action, _, shell = setting.partition("=")
+    if action == "query":
+        return "COMP_LINE" in os.environ
+    return action in ("install", "uninstall") and shell in ("bash", "fish", "zsh")

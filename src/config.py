@@ -75,6 +75,7 @@ class TrainerConfig:
     accumulate_grad_batches: batches a step, on every process, at most those of an epoch. The gradient is the mean over
         their samples, as of one large batch, also where batches differ in size and where an epoch ends inside a step.
         Not as in one large batch: batch norms see each batch by itself, and dropout draws anew for each.
+    progress_seconds: where there is no bar (a log file), seconds between lines of progress; None prints none.
     """
 
     accelerator: str = "auto"
@@ -88,6 +89,7 @@ class TrainerConfig:
     accumulate_grad_batches: int = 1
     log_every_n_steps: int = 50
     progress_bar: bool = True
+    progress_seconds: Optional[float] = 30.0
 
 
 @dataclass

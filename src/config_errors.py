@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import traceback
 from importlib import resources
@@ -20,6 +21,8 @@ from omegaconf.errors import (
 from .errors import UsageError, did_you_mean
 
 _GROUPS = ("model", "dataset", "optimizer", "scheduler", "trainer", "experiment", "budget")
+# Groups with more options than this are not printed whole.
+_FEW = 15
 # Lines that OmegaConf appends for programs rather than people.
 _TAIL = ("full_key:", "object_type=", "reference_type=")
 # What a typed key wants, in place of the class names of OmegaConf.
@@ -115,7 +118,12 @@ def _wrong_type(error: ConfigTypeError, context: str) -> str | None:
 
 
 def _chosen_by_name(group: str, given: str = "") -> str:
-    return f"'{group}' is chosen by name, {group}=NAME{given}. Known: {', '.join(packaged_options(group))}."
+    if not packaged_options(group):
+        keys = "hydra.run.dir=..., hydra.sweep.dir=..., hydra/launcher=NAME"
+        return f"'{group}' is a group of keys, no single value{given}. Set one of them: {keys}."
+    known = packaged_options(group)
+    few = f"Known: {', '.join(known)}." if len(known) <= _FEW else f"The {len(known)} names are listed by --help."
+    return f"'{group}' is chosen by name, {group}=NAME{given}. {few}"
 
 
 def _set_list(key: str) -> str:
@@ -165,10 +173,20 @@ def _missing_option(error: MissingConfigException) -> str:
     if not known:
         return f"Unknown group '{group}'. Groups: {', '.join(_GROUPS)}.{did_you_mean(group, _GROUPS)}"
     return (
-        f"Unknown {group} '{option}'. Known: {', '.join(sorted(known))}.{did_you_mean(option, known)} "
+        f"Unknown {group} '{option}'. {_nearest(group, option, known)} "
         f"Files of your own are found with --config-dir FOLDER, as FOLDER/{group}/{option}.yaml."
         f"{_registered(group, option)}"
     )
+
+
+def _nearest(group: str, option: str, known: set[str]) -> str:
+    """All names of a short group; the nearest few of a long one, and where the rest is listed."""
+    if len(known) <= _FEW:
+        return f"Known: {', '.join(sorted(known))}.{did_you_mean(option, known)}"
+    inside = sorted(name for name in known if name.startswith(option.rstrip("/") + "/"))
+    near = inside[:3] or difflib.get_close_matches(option, sorted(known), n=3, cutoff=0.4)
+    told = f"Nearest: {', '.join(near)}. " if near else ""
+    return told + f"All {len(known)} are listed by --help, group '{group}'."
 
 
 def _registered(group: str, option: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
@@ -23,6 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         registry.import_plugins(_plugins(sys.argv[1:] if arguments is None else arguments))
         for table in (versions(), devices(), backends(), parts()):
             console.print(table)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, `head` say, had enough; the interpreter must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UsageError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
@@ -67,7 +72,18 @@ def backends() -> Table:
         for name in sorted(set(sum_backends.BACKENDS) - {"auto"}):
             state = _state(lambda name=name, operation=operation: sum_backends.check(operation, name))
             rows.append((operation, "any", name, state))
-    return _table("Backends", ("operation", "device", "backend", "state"), rows)
+    return _table("Backends", ("operation", "device", "backend", "state"), _reasons_once(rows))
+
+
+def _reasons_once(rows: Iterable[tuple[str, str, str, str]]) -> list[tuple[str, str, str, str]]:
+    """The same rows; why a backend cannot run is said where it comes first."""
+    told: dict[str, str] = {}
+    short = []
+    for operation, kind, name, state in rows:
+        if state.startswith("no:") and told.setdefault(name, operation) != operation:
+            state = f"no, see {told[name]}"
+        short.append((operation, kind, name, state))
+    return short
 
 
 def parts() -> Table:

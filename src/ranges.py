@@ -101,6 +101,7 @@ RANGES: dict[str, Range] = {
     "trainer.gradient_clip_val": Range(0, open_low=True, hint="For no clipping: trainer.gradient_clip_val=null."),
     "trainer.accumulate_grad_batches": _count(1),
     "trainer.log_every_n_steps": _count(1),
+    "trainer.progress_seconds": Range(0, 1e9),
     "training.batch_size": _count(1),
     "training.eval_batch_size": _count(1),
     "training.max_epochs": _count(1),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import sys
 import time
 import warnings
@@ -56,10 +57,18 @@ def _main() -> int:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        _check_working_folder()
         sys.argv = [sys.argv[0], *in_order(sys.argv[1:])]
         with sweep_table() as sweep:
             _job()
+        sys.stdout.flush()
         return sweep.status
+    except BrokenPipeError:
+        # The reader, `head` say, had enough; the interpreter must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except RecursionError:
+        return _told("Error: a value is nested too deep, or an interpolation ${...} leads back to itself.", 2)
     except UsageError as error:
         return _told(f"Error: {error}", 2)
     except RunFailed as error:
@@ -99,6 +108,7 @@ def _one_run(cfg: DictConfig, hydra_config: Any) -> float:
         OmegaConf.resolve(cfg)
         OmegaConf.set_readonly(cfg, True)
         config = typed(cfg)
+        _drop_leftovers(config, hydra_config.overrides.task)
         if not hydra_config.run.dir.strip():
             raise UsageError("hydra.run.dir is empty: name a folder, or leave it out for one in runs_dir.")
         config.data_dir = to_absolute_path(config.data_dir)
@@ -176,6 +186,27 @@ def build_data(config: Config) -> SequenceData:
     return data
 
 
+def _drop_leftovers(config: Config, overrides: Sequence[str]) -> None:
+    """After model.layer.name=X on the command line: without the options of the files that X does not have.
+
+    Hydra merges, so those of the layer that the files name stay behind. What the user set is kept, and refused later.
+    """
+    settings = [override.lstrip("+") for override in overrides]
+    layer = config.model.get("layer")
+    if not isinstance(layer, dict) or not any(setting.startswith("model.layer.name=") for setting in settings):
+        return
+    from .registry import import_plugins, layers
+
+    import_plugins(config.imports)
+    prefix = "model.layer."
+    given = {re.split(r"[.=]", text.removeprefix(prefix))[0] for text in settings if text.startswith(prefix)}
+    left = sorted(set(layer) - {"name"} - given - set(layers.options(layer["name"], ["d_model", "l_max"])))
+    for key in left:
+        del layer[key]
+    if left:
+        print(f"Left out, since the layer '{layer['name']}' has no such option: {', '.join(left)}.")
+
+
 def _treat_denormals_as_zero() -> None:
     """Numbers below 1e-38 are 0, in this thread and in those that it starts.
 
@@ -208,8 +239,8 @@ def _check_sweep(cfg: DictConfig, hydra_config: Any) -> None:
 
 def _quieten_lightning() -> None:
     """Silence advice that does not apply here; everything else stays."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for logger in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(logger).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
     warnings.filterwarnings("ignore", ".*exists and is not empty.*")
     # Our batches do go on where the checkpoint was taken (Loaders.train_dataloader).
@@ -227,6 +258,16 @@ def _told(message: str, status: int) -> int:
     if message:
         print(message, file=sys.stderr)
     return status
+
+
+def _check_working_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "The folder that this was started in does not exist any more. Go to one that does: cd"
+        ) from None
+
 
 
 if __name__ == "__main__":

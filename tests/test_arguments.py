@@ -37,6 +37,12 @@ def test_options_come_first(given, ordered):
         ("a=1 --cfg", "The option --cfg takes one of job, hydra, all, --cfg job|hydra|all, got ''."),
         ("--cfg jobs", "got 'jobs'."),
         ("--cfg -m", "got ''."),
+        ("--resolve", "--resolve changes what --cfg prints and does nothing alone. Add --cfg job."),
+        ("--package model", "--package changes what --cfg prints"),
+        ("-m --cfg job seed=1,2", "--multirun and --cfg ask for different things."),
+        ("-sc", "--shell-completion takes install=SHELL"),
+        ("-sc query=bash", "--shell-completion takes install=SHELL"),
+        ("-sc install=tcsh", "--shell-completion takes install=SHELL"),
         ("--config-dir", "The option --config-dir takes a value, --config-dir ..., got ''."),
     ],
 )
@@ -49,7 +55,12 @@ def test_mistakes(given, words):
 def test_every_option_of_hydra_is_known():
     for action in get_args_parser()._actions:
         for option in action.option_strings:
-            if action.nargs == 0:
+            if option in ("--resolve", "--package", "-p"):
+                value = [] if action.nargs == 0 else ["x"]
+                assert in_order(["a=1", option, *value, "--cfg", "job"]) == [option, *value, "--cfg", "job", "a=1"]
+            elif option in ("--shell-completion", "-sc"):
+                assert in_order(["install=bash", option]) == [option, "install=bash"]
+            elif action.nargs == 0:
                 assert in_order(["a=1", option, "b=2"]) == [option, "a=1", "b=2"]
             elif action.nargs is None:
                 value = action.choices[0] if action.choices else "x"

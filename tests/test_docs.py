@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,9 @@ page_id = dict(ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+    # Every block is matched, whatever its language: a closing fence looks like an opening one.
+    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+    return [text for tag, text in found if re.fullmatch(language, tag)]
 
 
 SNIPPETS = [(page, code) for page in PAGES for code in blocks(page, "python")]
@@ -49,6 +52,49 @@ def test_train_commands_compose(arguments):
         [sys.executable, "-m", "train", *words, "--cfg", "job"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def run(arguments: str, cwd: Path, *more: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": f"{cwd}{os.pathsep}{ROOT}"}
+    words = [sys.executable, *arguments.split()[1:], *more]
+    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def readme_commands() -> list[str]:
+    lines = "".join(blocks(ROOT / "README.md", "console")).splitlines()
+    return [re.sub(r"\s+#.*", "", line) for line in lines]
+
+
+def test_the_plug_in_of_the_readme(tmp_path):
+    """Its Python file under the name in its first line, then the commands that name it."""
+    for code in blocks(ROOT / "README.md", "python"):
+        if named := re.match(r"# (\S+\.py)\n", code):
+            (tmp_path / named[1]).parent.mkdir(exist_ok=True)
+            (tmp_path / named[1]).write_text(code)
+    commands = [command for command in readme_commands() if "my_pkg.alphas" in command]
+    assert len(commands) == 2
+    for command in commands:
+        done = run(command, tmp_path, *(["budget=smoke"] if "-m train" in command else []))
+        assert done.returncode == 0, done.stderr
+
+
+def test_every_command_of_the_readme_is_accounted_for():
+    """make targets exist; train commands are composed above; commands of a plug-in are run; the rest is listed."""
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
+    listed = {
+        "python -m scripts.report my-table runs/sweeps/TIME": "needs a sweep: tests/test_reports.py",
+        "python -m fractal_ssm.data status": "tests/data",
+        "python -m fractal_ssm.doctor": "tests/test_doctor.py",
+        # With an EMA layer that the page leaves to the reader: tests/test_plugins.py.
+        "python -m train --config-dir my_configs experiment=ema-listops budget=smoke": "a layer of the reader's own",
+    }
+    composed = {f"python -m train {arguments}" for arguments in train_commands()}
+    for command in readme_commands():
+        command = re.sub(r"\s+", " ", command).strip()
+        if command.startswith("make "):
+            assert command.split()[1] in targets
+        else:
+            assert command in composed or command in listed or "my_pkg.alphas" in command, command
 
 
 @pytest.mark.parametrize("page", PAGES, **page_id)

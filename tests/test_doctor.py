@@ -25,6 +25,7 @@ def test_report(capsys, monkeypatch):
     assert "runs, chosen by auto" in scan["native"] and "runs" in scan["reference"]
     if not torch.cuda.is_available() and not interpreting():
         assert "no: The scan backend 'triton' cannot run on cpu" in scan["triton"]
+        assert said.count("TRITON_INTERPRET=1") == 1 and said.count("no, see scan") == 2
 
 
 def test_mistakes(capsys):

@@ -125,9 +125,11 @@ def test_imports_from_the_command_line(package, tmp_path):
 
 def test_the_files_of_the_readme_for_a_layer_of_ones_own(package, tmp_path):
     text = (ROOT / "README.md").read_text().replace("my_pkg.ema", "outside.layers").replace("name: ema", NAME)
-    for name, content in re.findall(r"^```yaml\n# (my_configs/\S+)\n(.*?)^```", text, flags=re.M | re.S):
+    # As a reader would: the whole block, comments included, into the file that it names in its first lines.
+    for block in re.findall(r"^```yaml\n(.*?)^```", text, flags=re.M | re.S):
+        name = re.search(r"^# (my_configs/\S+)", block, flags=re.M)[1]
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_text(block)
     (command,) = re.findall(r"^python (-m train --config-dir my_configs .*)$", text, flags=re.M)
     done = python(*command.split(), "hydra.run.dir=run", path=package, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -175,3 +177,16 @@ def test_a_layer_built_from_outside_parts(package, monkeypatch, options):
     monkeypatch.syspath_prepend(package)
     import_plugins(["outside.alphas", "outside.measures"])
     assert Fractal(d_model=4, d_state=8, n_alphas=2, **options).d_model == 4
+
+
+def test_a_layer_by_name_alone_drops_what_the_files_gave_another(package, tmp_path):
+    done = python(
+        *("-m", "train", "imports=[outside.layers]", "experiment=lra/fractal-listops", "budget=smoke"),
+        *("model.layer.name=running-mean", "model.layer.scale=2.0", "hydra.run.dir=run"),
+        path=package,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Left out, since the layer 'running-mean' has no such option:" in done.stdout
+    assert "running-mean: scale=2.0" in done.stdout
+    assert "step " in done.stdout and "every setting: config.yaml" in done.stdout

@@ -20,6 +20,7 @@ ALLOWED = {
     "ranges": {"errors"},
     "checkpoint": {"errors"},
     "config": {"errors", "ranges", "registry"},
+    "run_folder": {"errors"},
     "ops": {"errors", "ops"},
     "sweep": {"errors", "files"},
     "hippo": {"errors", "registry", "hippo"},

@@ -111,6 +111,10 @@ def test_smoke_run_of_the_main_experiment(tmp_path):
         (["imports=[my/parts.py]"], "imports takes names of Python modules, imports=[my_package.layers], got 'my/p"),
         (["imports=['']"], "imports takes names of Python modules, imports=[my_package.layers], got ''."),
         (["trainer.accelerator=cpu", "trainer.devices=0"], "trainer.devices must be at least 1, or auto"),
+        (["runs_dir=/dev/null"], "hydra.run.dir=/dev/null/toy/"),
+        (["-m", "hydra.sweep.dir=/dev/null/x", "seed=0,1"], "hydra.sweep.dir=/dev/null/x cannot be used"),
+        (["hydra=5"], "'hydra' is a group of keys, no single value, got '5'."),
+        (["--resolve"], "Add --cfg job."),
         (["--seed", "1"], "Unknown option '--seed'."),
     ],
 )
@@ -130,6 +134,21 @@ def test_settings_before_and_after_an_option(tmp_path, monkeypatch, capsys):
     main()
     assert "name: s5" in capsys.readouterr().out
     assert sys.argv == ["train", "--cfg", "job", "--package", "model.layer", "model=s5", "seed=7"]
+
+
+def test_a_mistyped_experiment_gets_the_nearest_few(told):
+    message = told("experiment=lra/s5-listop")
+    assert "Nearest: lra/s5-listops," in message and "listed by --help" in message and len(message) < 400
+
+
+def test_a_reader_that_had_enough(tmp_path):
+    line, environment = command("--help")
+    process = subprocess.Popen(
+        line, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    with process.stderr:
+        assert process.stderr.read() == "" and process.wait() == 0
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, unknown
-from .opaque import as_outside, dense, gradients, leaves
 from .native.presence import numba_obstacle
+from .opaque import as_outside, dense, gradients, leaves
 from .sum_backends import native_reaches
 from .tensors import require_given, require_tensors
 from .transforms import graph_gradients, refuse_transforms

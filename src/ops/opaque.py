@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-
 # Where a compiled graph is run, torch (2.13) leaves these out for everything inside a custom operator: a lazily
 # conjugated or negated tensor is then read as if it were not, silently. Autograd is left out of every custom operator.
 _PLAIN = ("Conjugate", "Negative", "ZeroTensor")

@@ -1,4 +1,4 @@
-"""What happens around the steps: progress bar, one line an epoch, curves, limits, hints."""
+"""What happens around the steps: one line an epoch, curves, limits, hints."""
 
 from __future__ import annotations
 
@@ -8,21 +8,12 @@ from collections import deque
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import RichProgressBar
 from rich.console import Console
 
 from .record import Metrics
 
 # Binary cross-entropy of a model that has learnt nothing, and how near to it counts as stuck.
 _CHANCE_LOSS, _LOSS_MARGIN, _ACCURACY_MARGIN = math.log(2), 0.003, 0.02
-
-
-class ProgressBar(RichProgressBar):
-    """Lightning's bar without the logger's version number; it shows loss and accuracy of the epoch so far."""
-
-    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """Only what the module logged."""
-        return {key: value for key, value in super().get_metrics(trainer, pl_module).items() if key != "v_num"}
 
 
 class Curves(Callback):
@@ -38,7 +29,7 @@ class Curves(Callback):
     """
 
     def __init__(self, metrics: Metrics, console: Console | None, every: int):
-        self._metrics, self._console, self._every = metrics, console, every
+        self._metrics, self._console, self.every = metrics, console, every
         self.train_seconds, self.train_samples = 0.0, 0
         self._start = self._mark = time.monotonic()
         self._last_step = 0
@@ -59,7 +50,7 @@ class Curves(Callback):
         self._mark = now
         self.train_samples += len(batch.targets) * trainer.world_size
         # Batches whose gradients are accumulated share a step.
-        if trainer.global_step % self._every == 0 and trainer.global_step != self._last_step:
+        if trainer.global_step % self.every == 0 and trainer.global_step != self._last_step:
             self._last_step = trainer.global_step
             self._row(trainer, "step", float(outputs["loss"]), float(trainer.callback_metrics["accuracy"]))
 

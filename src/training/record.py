@@ -113,7 +113,9 @@ class Metrics:
         for axes, quantity in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
             for split, style in _CURVES.items():
                 rows = [row for row in self.rows if row["split"] == split]
-                axes.plot([row["step"] for row in rows], [row[quantity] for row in rows], label=split, **style)
+                # Few points make no line that can be seen.
+                marked = {"marker": "."} if len(rows) <= 100 else {}
+                axes.plot([row["step"] for row in rows], [row[quantity] for row in rows], label=split, **marked | style)
             axes.set(xlabel="step", ylabel=quantity)
             axes.grid(alpha=0.3)
         axes.legend()

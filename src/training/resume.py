@@ -24,7 +24,7 @@ _WHEN = (
 )
 # What it says.
 SAYS = (
-    *("trainer.log_every_n_steps", "trainer.progress_bar"),
+    *("trainer.log_every_n_steps", "trainer.progress_bar", "trainer.progress_seconds"),
     *("training.stuck_steps", "training.train_eval_samples"),
 )
 # What a continued run may have otherwise and still be the same run; every other key must be as it was.

@@ -21,18 +21,19 @@ from ..data.base import SPLITS
 from ..errors import RunFailed, UsageError
 from ..files import WriteFailed, remove_leftovers, write_text
 from .allocator import keep_freed_memory
-from .callbacks import ChanceHint, Curves, ProgressBar, StepLimit, TargetReached, TimeLimit
+from .callbacks import ChanceHint, Curves, StepLimit, TargetReached, TimeLimit
 from .checkpoints import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .data import Loaders
 from .lock import lock_folder, unlock_folder
 from .module import Classifier
 from .processes import Watch, children_of, is_first
+from .progress import ProgressBar, ProgressLines
 from .record import Metrics, Record, device_name, earlier_parts, environment, peak_memory, read_record
 from .requeue import requeue
 from .resume import check_same_run, load_checkpoint, other_checkpoints
 from .seeding import seed_all
 from .signals import Interrupted, Signals, Stop, name
-from .table import group_table, result_table
+from .table import group_table, result_table, summary
 from .trainer import make_trainer, step_counts
 
 _SPACE = "Free some space or mend the folder first; nothing half-written is left under a final name."
@@ -61,7 +62,7 @@ class Session:
         self._recording = False
 
     def begin(self, config_yaml: str, choices: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
-        """Make the run folder, lock it, save and print the configuration.
+        """Make the run folder, lock it, save the configuration and print a summary of it.
 
         The record of a run that is resumed stays as it is until `build` has found that it is the same run.
 
@@ -106,8 +107,7 @@ class Session:
         self._recording = not own
         if self._first and not (own and (self.run_dir / "config.yaml").exists()):
             write_text(self.run_dir / "config.yaml", config_yaml)
-        self._print(config_yaml)
-        self._print(f"Run folder: {self._shown}\n")
+        self._print(summary(self.config, choices, overrides, self._shown) + "\n")
 
     @contextmanager
     def recording_failures(self) -> Iterator[None]:
@@ -197,7 +197,7 @@ class Session:
             callbacks.append(TimeLimit(training.max_minutes, self._console))
         if training.target_accuracy is not None:
             callbacks.append(TargetReached(training.target_accuracy, self._console))
-        if config.trainer.progress_bar:
+        if config.trainer.progress_bar and self._console is not None and self._console.is_terminal:
             callbacks.append(ProgressBar())
         self._trainer = make_trainer(config, self.run_dir, callbacks)
         self._trainer.strategy.checkpoint_io = AtomicCheckpointIO()
@@ -205,6 +205,10 @@ class Session:
             keep_freed_memory()
         world = self._trainer.world_size
         steps, per_epoch = step_counts(config, self._loaders.batches_per_epoch(world))
+        # A short run has a curve too, of some fifty points.
+        self._curves.every = min(self._curves.every, max(1, steps // 50))
+        if not self._trainer.progress_bar_callback and config.trainer.progress_seconds is not None and self._console:
+            self._trainer.callbacks.append(ProgressLines(config.trainer.progress_seconds, self._console, steps))
         dt_scales = {split: data.dt_scale(split) for split in SPLITS}
         seed_all(config.seed, "weights")
         self._module = Classifier(
@@ -222,13 +226,16 @@ class Session:
             self._continue(self._checkpoint, world, steps)
         self._recording = True
         groups = self._module.group_facts()
+        parameters = sum(parameter.numel() for parameter in self._module.model.parameters())
+        device = device_name(self._trainer.strategy.root_device)
+        self._print(f"{parameters:,} parameters, {steps:,} steps ({per_epoch:,} an epoch), {device}")
         self._print(group_table(groups))
         self._record.update(
             data=data.describe(),
             dt_scales=dt_scales,
-            device=device_name(self._trainer.strategy.root_device),
+            device=device,
             processes=world,
-            parameters=sum(parameter.numel() for parameter in self._module.model.parameters()),
+            parameters=parameters,
             parameter_groups=groups,
             planned_steps=steps,
         )

@@ -1,13 +1,45 @@
-"""What a run prints: its parameter groups before, its results after."""
+"""What a run prints: its settings and parameter groups before, its results after."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from ..config import Config
 from .record import seconds
+
+
+def summary(config: Config, choices: Mapping[str, Any], overrides: Sequence[str], folder: Path) -> str:
+    """The settings of a run in about ten lines; all of them are in config.yaml."""
+    optimizer, scheduler, trainer, training = config.optimizer, config.scheduler, config.trainer, config.training
+    model = {key: value for key, value in config.model.items() if key != "layer"}
+    warmup = {key: getattr(scheduler, key) for key in ("warmup_steps", "warmup_epochs", "warmup_fraction")}
+    ends = {key: getattr(training, key) for key in ("max_epochs", "max_steps", "max_minutes", "target_accuracy")}
+    rates = {"lr": optimizer.lr, "ssm_lr": optimizer.ssm_lr, "weight_decay": optimizer.weight_decay}
+    budget = choices.get("budget")
+    rows = {
+        "layer": _options(config.model["layer"]),
+        "model": _options(model),
+        "dataset": _options(config.dataset),
+        "optimizer": _options({"name": choices.get("optimizer") or "adamw"} | rates),
+        "schedule": _options({"name": scheduler.name} | warmup | {"total_steps": scheduler.total_steps}),
+        "training": _options(
+            ({"name": f"budget {budget}"} if budget else {}) | {"batch_size": training.batch_size} | ends
+        ),
+        "device": f"{trainer.accelerator}, devices {trainer.devices}, {trainer.precision}, seed {config.seed}",
+        "set here": " ".join(overrides) or "nothing",
+        "folder": f"{folder} (every setting: config.yaml)",
+    }
+    return "\n".join(f"{name:<10} {text}" for name, text in rows.items())
+
+
+def _options(node: Mapping[str, Any]) -> str:
+    """`s5: d_state=64, bidirectional=True`; what is not set is left out."""
+    rest = ", ".join(f"{key}={value}" for key, value in node.items() if key != "name" and value is not None)
+    return ": ".join(part for part in (node.get("name"), rest) if part)
 
 
 def group_table(groups: list[Mapping[str, Any]]) -> Table:
@@ -42,7 +74,7 @@ def result_table(facts: Mapping[str, Any]) -> Table:
             f"{result['samples']:,}",
         )
     table.caption = (
-        f"{facts['parameters']:,} parameters, {facts['steps']:,} steps in {_duration(seconds(facts)[0])}, "
+        f"{facts['parameters']:,} parameters, {facts['steps']:,} steps in {duration(seconds(facts)[0])}, "
         f"{facts['samples_per_second']:.1f} training samples/s, "
         f"peak memory {facts['peak_memory_bytes'] / 2**20:,.0f} MiB, "
         f"{facts['device']}"
@@ -58,7 +90,8 @@ def _standing(data: Mapping[str, Any]) -> str:
     return f"{source}, the LRA set" if data.get("lra", False) else f"{source}: not the LRA set"
 
 
-def _duration(length: float) -> str:
+def duration(length: float) -> str:
+    """Seconds in words, "3 min 20 s"."""
     minutes, rest = divmod(round(length), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

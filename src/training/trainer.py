@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.plugins.environments import LSFEnvironment, SLURMEnvironment, TorchElasticEnvironment
 
 from ..config import Config
@@ -28,7 +29,7 @@ def make_trainer(config: Config, run_dir: Path, callbacks: Sequence[Callback]) -
         deterministic=trainer.deterministic,
         gradient_clip_val=trainer.gradient_clip_val,
         accumulate_grad_batches=trainer.accumulate_grad_batches,
-        enable_progress_bar=trainer.progress_bar,
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         max_epochs=training.max_epochs,
         max_steps=-1 if training.max_steps is None else training.max_steps,
         limit_train_batches=training.limit_train_batches,

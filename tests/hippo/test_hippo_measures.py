@@ -172,3 +172,14 @@ def test_importing_hippo_stays_light():
     code = "import sys, fractal_ssm.hippo; print([m for m in ('torch', 'mpmath', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_figures_of_the_theory_page():
+    """B decays faster than LegS's for every alpha > 0; below the diagonal A grows with alpha (figure 3)."""
+    legs = operator("fractional", 32, alpha=0.0)
+    decay = [operator("fractional", 32, alpha=alpha).B[31] / legs.B[31] for alpha in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    assert np.array(decay) == pytest.approx([0.70, 0.33, 0.14, 0.055, 0.015], rel=0.02)
+    below = [np.tril(operator("fractional", 32, alpha=alpha).A, -1) for alpha in np.linspace(0, 0.95, 11)]
+    rows, columns = np.tril_indices(32, -1)
+    assert (np.diff([A[rows, columns] for A in below], axis=0) > 0).all()
+    assert [round(float(np.linalg.norm(A))) for A in (below[0], below[-1])] == [709, 3139]

@@ -1,5 +1,5 @@
 """Pathfinder and Path-X: the generator, the release's files, and the datasets."""
 
-from .dataset import PathX, Pathfinder
+from .dataset import Pathfinder, PathX
 
 __all__ = ["PathX", "Pathfinder"]

@@ -11,8 +11,8 @@ import torch
 
 from ...errors import UsageError
 from ...registry import register_layer
-from ..siso import DiagonalSISO, initial_steps
 from ..options import check_bank, check_choice, check_flags, check_parameter, check_sizes, check_steps
+from ..siso import DiagonalSISO, initial_steps
 from .alpha import Node
 from .bank import filter_bank, starting_alphas
 from .init import Block, parse_measure

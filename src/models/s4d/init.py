@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ... import hippo
 from ...errors import UsageError
-from ..s4.init import FLOOR, measure_node, published_legs
 from ..options import check_choice
+from ..s4.init import FLOOR, measure_node, published_legs
 from ..ssm_init import unit_rms
 
 PUBLISHED = ("lin", "inv", "inv2", "quad", "legs", "real", "rand")

@@ -20,7 +20,7 @@ from ..scan.backends import choose, implementation
 from ..scan.custom_op import plain, scan_op
 from ..tensors import require_given, require_switches, require_tensors
 from ..transforms import backend_to_follow, graph_gradients, refuse_transforms
-from .pieces import Piece, Scratch, most_rows, pieces, product, rows
+from .pieces import Piece, Scratch, most_rows, pieces
 from .ssm import check_shapes, computed_in, ssm, with_axes
 from .ssm_op import compose
 from .sweep import Sums, System

@@ -1,0 +1,63 @@
+"""Where a fit stands while it runs: a bar on a terminal, a plain line now and then in a log file."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
+from rich.console import Console
+
+from .table import duration
+
+
+class ProgressBar(RichProgressBar):
+    """Lightning's bar without the logger's version number; it shows loss and accuracy of the epoch so far."""
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        """Only what the module logged, under short names: the whole line fits into 80 columns."""
+        metrics = super().get_metrics(trainer, pl_module)
+        return {key.replace("accuracy", "acc"): value for key, value in metrics.items() if key != "v_num"}
+
+
+class ProgressLines(Callback):
+    """One line every `seconds`: step, loss, accuracy of the epoch so far, samples a second, time left.
+
+    Args:
+        seconds: least time between two lines.
+        console: for the lines.
+        total_steps: step at which training ends, if nothing ends it earlier.
+    """
+
+    def __init__(self, seconds: float, console: Console, total_steps: int):
+        self._seconds, self._console, self._total_steps = seconds, console, total_steps
+        self._mark = time.monotonic()
+        self._step = self._samples = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._restart(trainer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._samples += len(batch.targets) * trainer.world_size
+        since = time.monotonic() - self._mark
+        steps = trainer.global_step - self._step
+        if since < self._seconds or steps == 0:
+            return
+        left = duration((self._total_steps - trainer.global_step) * since / steps)
+        self._console.print(
+            f"step {trainer.global_step} of {self._total_steps}  loss {float(outputs['loss']):.4f}  "
+            f"accuracy {float(trainer.callback_metrics['accuracy']):.4f}  "
+            f"{self._samples / max(since, 1e-9):.1f} samples/s  {left} left",
+            highlight=False,
+        )
+        self._restart(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # A validation prints a line of its own, and its time is not that of the steps.
+        self._restart(trainer)
+
+    def _restart(self, trainer: Trainer) -> None:
+        self._mark, self._step, self._samples = time.monotonic(), trainer.global_step, 0
