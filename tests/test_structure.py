@@ -16,11 +16,12 @@ ALLOWED = {
     "errors": set(),
     "registry": {"errors"},
     "arguments": {"errors"},
+    "jit_cache": set(),
     "config": {"errors", "registry"},
-    "ops": {"errors", "ops"},
+    "ops": {"errors", "jit_cache", "ops"},
     "hippo": {"errors", "registry", "hippo"},
     "models": {"errors", "registry", "ops", "hippo", "models"},
-    "data": {"errors", "registry", "data"},
+    "data": {"errors", "jit_cache", "registry", "data"},
     "training": {"errors", "registry", "config", "training", "data.base", "models.base", "models.backbone", "ops"},
 }
 
