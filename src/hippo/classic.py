@@ -6,8 +6,6 @@ import numbers
 from functools import partial
 
 import numpy as np
-from scipy.linalg import expm
-from scipy.special import roots_laguerre
 
 from ..errors import UsageError
 from ..registry import register_measure
@@ -79,7 +77,7 @@ def lagt(N: int) -> Operator:
         basis=partial(_laguerre, N=N),
         density=_exponential,
         cumulative=partial(_laguerre_cumulative, N=N),
-        quadrature=roots_laguerre,
+        quadrature=_roots_laguerre,
         normal_form=NormalForm(np.ones(N), 0.5, _skew_part(A), half, half),
         no_direct=refusal if N > 1 else "",
     )
@@ -204,6 +202,13 @@ def _fourier_layout(N: int) -> tuple[Array, Array]:
     return index // 2, index % 2 == 0
 
 
+def _roots_laguerre(n_nodes: int) -> tuple[Array, Array]:
+    # Here, because importing SciPy takes half a second.
+    from scipy.special import roots_laguerre
+
+    return roots_laguerre(n_nodes)
+
+
 def _fourier_basis(s: Array, N: int) -> Array:
     frequency, is_cosine = _fourier_layout(N)
     phase = 2.0 * np.pi * frequency[:, None] * (1.0 - np.atleast_1d(s)[None, :])
@@ -223,6 +228,9 @@ def _fourier_cumulative(s: Array, N: int) -> Array:
 def _impulse_response(A: Array, B: Array, s: Array) -> Array:
     """exp(-s A) B for every s: (N, len)."""
     s = np.atleast_1d(np.asarray(s, dtype=np.float64))
+    # Here, because importing SciPy takes half a second.
+    from scipy.linalg import expm
+
     return np.stack([expm(-lag * A) @ B for lag in s], axis=1)
 
 

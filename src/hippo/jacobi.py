@@ -6,7 +6,6 @@ Nothing here forms a Gamma function of the order, so nothing overflows.
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import eigh_tridiagonal
 
 Array = np.ndarray
 
@@ -85,5 +84,8 @@ def quadrature(n_nodes: int, alpha: float) -> tuple[Array, Array]:
     # The factor n - alpha of n = 1 cancels against 2 n - alpha - 1, written so that alpha -> 1 is harmless.
     ratio = np.concatenate([[1.0], (n[1:] - alpha) / (2.0 * n[1:] - alpha - 1.0)])[: n_nodes - 1]
     beside = np.sqrt(4.0 * n**2 * (n - alpha) * ratio / ((2.0 * n - alpha) ** 2 * (2.0 * n - alpha + 1.0)))
+    # Here, because importing SciPy takes half a second.
+    from scipy.linalg import eigh_tridiagonal
+
     y, vectors = eigh_tridiagonal(diagonal, beside)
     return 0.5 * (y + 1.0), vectors[0] ** 2

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.linalg import expm
 
 from ..errors import UsageError, unknown
 from .measure import Array, Operator, check_positive
@@ -222,6 +221,9 @@ def _propagator(system: Operator, steps: Array) -> Callable[[int, Array], Array]
         # Steps shrink or stay along a signal, so that one block of exponentials at a time is enough.
         block = index[k] // _BLOCK
         if block not in cache:
+            # Here, because importing SciPy takes half a second.
+            from scipy.linalg import expm
+
             cache.clear()
             cache[block] = expm(-unique[block * _BLOCK : (block + 1) * _BLOCK, None, None] * system.A)
         return cache[block][index[k] % _BLOCK] @ x

@@ -11,6 +11,7 @@ and joined in the order of the blocks: the result does not depend on the number 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections import deque
@@ -18,16 +19,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from ...errors import UsageError
+from ...jit_cache import cached_jit
 
 _MIN, _MAX, _MED, _SM, _CLOSE = range(10, 15)
 _OPERATOR_SHARE = 0.25
 _BLOCK = 256
 # At the benchmark's settings a kept tree takes 12 draws; far beyond that the settings ask for the impossible.
 _MAX_DRAWS_PER_TREE = 5_000
+
+
+_compiled = functools.partial(cached_jit, what="the ListOps generator", nogil=True)
 
 
 class Trees(NamedTuple):
@@ -148,7 +152,7 @@ def _block(seed: int, index: int, settings: tuple[int, int, int, int]) -> Trees:
     return Trees(symbols, lengths, values)
 
 
-@numba.njit(cache=True, nogil=True)
+@_compiled
 def _draw_block(rng, n, max_depth, max_args, min_length, max_length, max_draws):
     symbols = np.empty(n * max_length, dtype=np.uint8)
     lengths = np.empty(n, dtype=np.int64)
@@ -169,7 +173,7 @@ def _draw_block(rng, n, max_depth, max_args, min_length, max_length, max_draws):
     return symbols[:total].copy(), lengths[:count], values[:count]
 
 
-@numba.njit(cache=True, nogil=True)
+@_compiled
 def _draw_tree(rng, max_depth, max_args, max_length, tree, pending):
     """One raw tree into `tree`; its length, or 0 when it is sure to exceed `max_length`."""
     length = 0
@@ -200,7 +204,7 @@ def _draw_tree(rng, max_depth, max_args, max_length, tree, pending):
             return length
 
 
-@numba.njit(cache=True, nogil=True)
+@_compiled
 def _evaluate(tree):
     """Value of a tree, or -1 when it is not one complete tree."""
     values = np.empty(len(tree) + 1, dtype=np.int64)
@@ -228,7 +232,7 @@ def _evaluate(tree):
     return values[0] if depth == 0 and n_values == 1 else -1
 
 
-@numba.njit(cache=True, nogil=True)
+@_compiled
 def _apply(operator, arguments):
     if operator == _MIN:
         return arguments.min()

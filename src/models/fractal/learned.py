@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import digamma
 from torch import Tensor
 
 from ... import hippo
@@ -126,6 +125,9 @@ def _block_with_derivative(measure: Measure, order: int, alpha: float) -> tuple[
     """(3, p) Re Lambda, Im Lambda, log B_tilde, and their derivatives by alpha."""
     operator = hippo.operator(measure.name, order, alpha=alpha)
     if measure.imag in ADDED:
+        # Here, because importing SciPy takes half a second.
+        from scipy.special import digamma
+
         n = np.arange(order, dtype=float)
         log_B = operator.eigensystem().log_B_tilde
         # B_tilde_n = sqrt((2n+1-alpha) / (1-alpha)) Gamma(2n+1-alpha) / (Gamma(n+1-alpha) n!)

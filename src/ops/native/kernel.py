@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import zlib
@@ -15,6 +14,7 @@ import numba
 import numpy as np
 from torch import Tensor, get_num_threads
 
+from ...jit_cache import cached_jit
 from . import vectors
 
 # numba's fallback threading layer aborts the process when two Python threads enter it at once.
@@ -73,12 +73,10 @@ class Kernel:
 def _compile(function: Callable[..., Any], label: str, parallel: bool) -> Callable[..., Any]:
     twin = FunctionType(function.__code__, function.__globals__)
     twin.__qualname__ = f"{function.__qualname__}_{label}"
-    try:
-        return numba.njit(cache=True, parallel=parallel, **OPTIONS)(twin)
-    except RuntimeError as error:
-        # numba found no folder it may write to; it then compiles in every process.
-        logging.getLogger("fractal_ssm.scan").warning("numba cannot cache its compiled code: %s", error)
-        return numba.njit(parallel=parallel, **OPTIONS)(twin)
+    # "scan" of fractal_ssm.ops.scan.native, "convolution" of fractal_ssm.ops.native.convolution.
+    rooms = [room for room in function.__module__.split(".")[2:] if room not in ("native", "kernels")]
+    what = f"the operations of '{'.'.join(rooms)}'"
+    return cached_jit(twin, what, parallel=parallel, **OPTIONS)
 
 
 def _keep_freed_memory() -> None:

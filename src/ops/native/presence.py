@@ -6,13 +6,14 @@ import functools
 import importlib
 import importlib.util
 
-import torch
 
-
-@torch.compiler.assume_constant_result
 def numba_obstacle() -> str:
     """Why numba cannot compile here and what to do about it; an empty string when it can."""
     return _find_obstacle()
+
+
+# What `torch.compiler.assume_constant_result` does, which would import torch._dynamo (1.5 s) for it.
+numba_obstacle._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
