@@ -12,7 +12,7 @@ from numba import prange
 from numba.extending import overload, register_jitable
 
 from ..native import pointers
-from ..native.kernel import Kernel
+from ..native.kernel import Kernel, threads_for  # noqa: F401 (read by the steps as kernels.threads_for)
 from ..native.pointers import as_complex, as_real, at, load, multiply_add, splat, store, sums, zeros
 
 # Real numbers in a vector: four registers of float32, whose sums do not wait for each other. What is left of a row goes
