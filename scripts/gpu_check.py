@@ -38,7 +38,7 @@ def main() -> int:
     from scripts.bench.timing import Table
 
     if options.one_pass:
-        from fractal_ssm.ops.scan import triton_backend
+        from fractal_ssm.ops.scan import triton as triton_backend
 
         triton_backend.ONE_PASS = True
 

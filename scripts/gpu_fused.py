@@ -1,6 +1,6 @@
 """The part of `gpu_check` for the fused SSM kernels: float32 against float64, and their time beside the unfused path.
 
-They are off by default (`fractal_ssm.ops.fused.triton_backend.FUSED`) until these stages have passed and won on a GPU.
+They are off by default (`fractal_ssm.ops.ssm.triton.FUSED`) until these stages have passed and won on a GPU.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from fractal_ssm.ops.fused import ssm
+from fractal_ssm.ops.ssm import ssm
 
 from scripts.bench.timing import Table, time_gpu
 
@@ -27,7 +27,7 @@ TINY = (((1, 257, 2, 3, 2), False),)
 @contextmanager
 def variant(name: str) -> Iterator[None]:
     """"unfused", or the precision of the products inside the fused kernels."""
-    from fractal_ssm.ops.fused import triton_backend
+    from fractal_ssm.ops.ssm import triton as triton_backend
 
     before = triton_backend.FUSED, triton_backend.PRECISION
     triton_backend.FUSED = name != "unfused"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from fractal_ssm import scan
-from fractal_ssm.ops.fused import ssm
+from fractal_ssm.ops.ssm import ssm
 
 from scripts.bench.timing import Table, Timing, rotation, time_gpu
 

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from . import registry
 from .errors import UsageError
-from .ops import sum_backends
-from .ops.scan import backends as scan_backends
+from .ops.runtime import sum_backends
+from .ops.runtime import backends as scan_backends
 from .training.record import device_name, environment
 
 

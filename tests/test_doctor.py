@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from fractal_ssm import doctor, list_layers
-from fractal_ssm.ops.scan.backends import interpreting
+from fractal_ssm.ops.runtime.backends import interpreting
 
 TOYS = Path(__file__).parent / "training"
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..ops.fused import ssm, two_way_ssm
+from ..ops.ssm import ssm, two_way_ssm
 from ..ops.step import MIXED_BATCH, MixedStep, NativeStep
 from .base import broadcast_dt_scale, check_lengths, valid_mask
 from .stateful import StatefulLayer, full_precision, real_parameter

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..ops.runtime.autograd import transform_active
 from ..ops.step import NativeStep, available, unobserved
-from ..ops.transforms import transform_active
 from .base import SequenceLayer, check_lengths
 from .step_cache import StepCache, tensors_of
 

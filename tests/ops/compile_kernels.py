@@ -18,7 +18,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from fractal_ssm.ops.scan import triton_backend, triton_kernels, triton_onepass
+from fractal_ssm.ops.scan import triton as triton_backend, triton_kernels, triton_onepass
 
 SCAN = {
     "COMPLEX": True,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from compiled import costs
 
-KERNELS = sorted((Path(__file__).parent.parent.parent / "src/ops").rglob("triton_*.py"))
+KERNELS = sorted((Path(__file__).parent.parent.parent / "src/ops").rglob("triton*.py"))
 
 
 def check(rows: list[dict]) -> None:

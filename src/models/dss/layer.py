@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import hippo
-from ...ops import sum_backends
+from ...ops.runtime import sum_backends
 from ...registry import register_layer
 from ..siso import SISOLayer, initial_steps, keep_length, step_size
 from ..ssm_init import check_flags, check_sizes

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UsageError
-from ...ops import sum_backends
+from ...ops.runtime import sum_backends
 from ...registry import register_layer
 from ..siso import SISOLayer, check_copies, initial_steps, keep_length, step_size
 from ..ssm_init import check_choice, check_flags, check_sizes, complex_normal

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...ops.opaque import as_outside, dense, gradients, leaves
+from ...ops.runtime.opaque import as_outside, dense, gradients, leaves
 from ..stateful import full_precision
 from .system import System
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UsageError
-from ...ops import sum_backends
 from ...ops.discretize import complex_exp, discretize
+from ...ops.runtime import sum_backends
 from ..ssm_init import check_choice, complex_normal
 from ..stateful import real_parameter
 from .layer import SISOLayer

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..transforms import refuse_transforms
-from .backends import implementation
+from ..runtime.autograd import refuse_transforms
+from ..runtime.backends import implementation
 from .chunked import gate_gradient, shifted_conj
 
 

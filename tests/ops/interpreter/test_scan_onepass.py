@@ -5,7 +5,7 @@ import torch
 from scan_cases import errors, make, oracle, run
 
 from fractal_ssm import scan
-from fractal_ssm.ops.scan import triton_backend
+from fractal_ssm.ops.scan import triton as triton_backend
 
 
 @pytest.fixture

@@ -1,0 +1,236 @@
+"""The passes of `ssm_op` over a batch, piece by piece: with all states kept, or made again for the backward.
+
+With X = [Re x, Im x] interleaved, (B L, 2P), and real matrices W_B (H, 2P), W_C (2P, H_out) made of B_bar and C:
+
+    V = gamma (U W_B),  X = scan(V) in place,  Y = D U + X W_C
+    G = adjoint scan(dY W_C^T) in place,  dgamma = G conj(U W_B),  G' = conj(gamma) G
+    dU = D dY + G' W_B^T,  dW_B = U^T G',  dW_C = X^T dY,  dD = sum of dY U
+
+so that products are real (a quarter of the complex flops each way) and the complex layout costs no copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..runtime.backends import implementation
+from ..scan.custom_op import plain
+from .pieces import (
+    Piece,
+    Scratch,
+    input_matrix,
+    most_rows,
+    output_matrix,
+    parts,
+    pieces,
+    product,
+    rows,
+    sum_of_outer,
+)
+
+
+@dataclass
+class System:
+    """What inputs go through: a and gamma (1 or B, 1 or L, P), D (H,), x0 (B, P); see `ssm`."""
+
+    a: Tensor
+    B_bar: Tensor
+    C: Tensor
+    D: Tensor | None
+    gamma: Tensor | None
+    x0: Tensor | None
+    reverse: bool
+    factor: float
+    backend: str
+    W_B: Tensor = field(init=False)
+    W_C: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Where a compiled graph is run, a lazily conjugated tensor would be read as if it were not.
+        self.a, self.B_bar, self.C = plain(self.a), plain(self.B_bar), plain(self.C)
+        self.D, self.gamma, self.x0 = (None if t is None else plain(t) for t in (self.D, self.gamma, self.x0))
+        self.W_B, self.W_C = input_matrix(self.B_bar), output_matrix(self.C, self.factor)
+
+    @property
+    def end(self) -> int:
+        """Where the last state of a piece is."""
+        return 0 if self.reverse else -1
+
+    def drive(self, piece: Piece, u: Tensor, v: Tensor) -> None:
+        """v = gamma B_bar u of a piece."""
+        product(rows(u), self.W_B, v)
+        if self.gamma is not None:
+            v.mul_(piece.of(self.gamma))
+
+    def states(self, piece: Piece, u: Tensor, start: Tensor | None, x: Tensor) -> None:
+        """Write the states of a piece to x, from `start` or from rest."""
+        self.drive(piece, u, x)
+        implementation(self.backend).forward(plain(piece.of(self.a)), x, start, self.reverse, x)
+
+    def output(self, u: Tensor, x: Tensor, y: Tensor) -> None:
+        """y = D u + factor Re(C x) of a piece."""
+        if self.D is not None:
+            torch.mul(u, self.D, out=y)
+        product(rows(x), self.W_C, y, add=self.D is not None)
+
+
+class Sums:
+    """The gradients that every piece adds to, and that of u, of which every piece writes its part.
+
+    need_gates: whether those of a and gamma are wanted.
+    """
+
+    def __init__(self, system: System, u: Tensor, need_gates: bool):
+        self._system, self._gates = system, need_gates
+        features, modes = u.shape[2], len(system.B_bar)
+        self._gu = torch.empty_like(u, memory_format=torch.contiguous_format)
+        self._gW_B = sum_of_outer(u, features, 2 * modes)
+        self._gW_C = sum_of_outer(u, len(system.C), 2 * system.C.shape[1])
+        self._ga = torch.zeros_like(system.a) if need_gates else None
+        self._gD = None if system.D is None else torch.zeros_like(system.D)
+        self._ggamma = None if system.gamma is None or not need_gates else torch.zeros_like(system.gamma)
+
+    def add_output(self, piece: Piece, u: Tensor, x: Tensor, gy: Tensor | None, g: Tensor) -> None:
+        """C and D; g is what y passes on to the states x."""
+        if self._gD is not None:
+            self._feedthrough(u, gy, self._gu[piece[:2]])
+        if gy is None:
+            g.zero_()
+            return
+        self._gW_C.addmm_(rows(gy).t(), rows(x))
+        product(rows(gy), self._system.W_C.t(), g)
+
+    def add_gate(self, piece: Piece, ga: Tensor) -> None:
+        """a."""
+        piece.of(self._ga).add_(ga)
+
+    def add_input(self, piece: Piece, u: Tensor, g: Tensor) -> None:
+        """u, B_bar and gamma, from the gradient of what drives the states; overwrites it."""
+        if self._ggamma is not None:
+            v = torch.empty_like(g)
+            product(rows(u), self._system.W_B, v)
+            gamma = piece.of(self._ggamma)
+            found = v.conj_physical_().mul_(g).sum_to_size(gamma.shape)
+            gamma.add_(found if gamma.is_complex() else found.real)
+        if self._system.gamma is not None:
+            g.mul_(piece.of(self._system.gamma).conj())
+        self._gW_B.addmm_(rows(u).t(), rows(g))
+        product(rows(g), self._system.W_B.t(), self._gu[piece[:2]], add=self._gD is not None)
+
+    def gradients(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Of u, a, B_bar, C, D, gamma; None for what is absent or not wanted."""
+        gB = torch.view_as_complex(self._gW_B.contiguous().view(len(self._gW_B), -1, 2)).t().contiguous()
+        gC = self._gW_C.contiguous().view(len(self._gW_C), -1, 2)
+        gC = torch.complex(gC[..., 0] * self._system.factor, gC[..., 1] * -self._system.factor)
+        return self._gu, self._ga, gB, gC, self._gD, self._ggamma
+
+    def _feedthrough(self, u: Tensor, gy: Tensor | None, gu: Tensor) -> None:
+        if gy is None:
+            gu.zero_()
+        elif self._system.backend == "native":
+            from .native import feedthrough_gradients
+
+            u, gy = plain(rows(u)), plain(rows(gy))
+            self._gD += feedthrough_gradients(u, gy, self._system.D, gu.view(u.shape))
+        else:
+            self._gD += torch.mul(gy, u, out=gu).sum((0, 1))
+            torch.mul(gy, self._system.D, out=gu)
+
+
+def kept_states(u: Tensor, modes: int, checkpoint: bool) -> int:
+    """How many states a sample keeps for the backward: all, or those between the parts it is cut into."""
+    return parts(u.shape[1], most_rows(u, modes, checkpoint)) - 1 if checkpoint else u.shape[1]
+
+
+def forward(system: System, u: Tensor, lengths: Tensor | None, checkpoint: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """y, x_last and the states to keep (B, L or parts - 1, P)."""
+    (batch, length, _), modes = u.shape, len(system.B_bar)
+    work = pieces(batch, length, most_rows(u, modes, checkpoint), system.reverse)
+    y = u.new_empty(batch, length, len(system.C))
+    kept = system.a.new_empty(batch, kept_states(u, modes, checkpoint), modes)
+    x_last = kept.new_zeros(batch, modes)
+    scratch = Scratch(kept, modes, work) if checkpoint else None
+    state = None
+    for piece in work:
+        samples, steps, part = piece
+        if part == 0:
+            state = None if system.x0 is None else system.x0[samples]
+        x = kept[samples, steps] if scratch is None else scratch.of(piece)
+        system.states(piece, u[samples, steps], state, x)
+        system.output(u[samples, steps], x, y[samples, steps])
+        state = x[:, system.end].clone()
+        if checkpoint and part < kept.shape[1]:
+            kept[samples, part] = state
+        if lengths is None:
+            x_last[samples] = state
+        else:
+            row, at, inside = _last_steps(lengths[samples], steps)
+            x_last[samples] = torch.where(inside[:, None], x[row, at], x_last[samples])
+    return y, x_last, kept
+
+
+def backward(
+    system: System,
+    u: Tensor,
+    lengths: Tensor | None,
+    kept: Tensor,
+    gy: Tensor | None,
+    gx_last: Tensor | None,
+    need_gates: bool,
+) -> list[Tensor | None]:
+    """Gradients of u, a, B_bar, C, D, gamma and x0; None for what is absent or not wanted."""
+    (batch, length, _), modes = u.shape, len(system.B_bar)
+    # A sample has all its states, or fewer than it has parts.
+    recomputed = kept.shape[1] != length
+    work = pieces(batch, length, most_rows(u, modes, recomputed), system.reverse)
+    sums, g = Sums(system, u, need_gates), Scratch(kept, modes, work)
+    scratch = Scratch(kept, modes, work) if recomputed else None
+    gx0 = None if system.x0 is None else torch.empty_like(system.x0)
+    adjoint, last = None, max((piece.part for piece in work), default=0)
+    for piece in reversed(work):
+        samples, steps, part = piece
+        if part == last:
+            adjoint = None if gx_last is None or lengths is not None else gx_last[samples]
+        start, x = _states(system, piece, u, kept, scratch)
+        ends = g.of(piece)
+        sums.add_output(piece, u[samples, steps], x, None if gy is None else gy[samples, steps], ends)
+        if adjoint is not None:
+            ends[:, system.end] += adjoint
+        if lengths is not None and gx_last is not None:
+            row, at, inside = _last_steps(lengths[samples], steps)
+            ends[row, at] += torch.where(inside[:, None], gx_last[samples], 0)
+        gates = plain(piece.of(system.a))
+        ga, adjoint = implementation(system.backend).backward(gates, x, start, ends, system.reverse, ends, need_gates)
+        if need_gates:
+            sums.add_gate(piece, ga)
+        sums.add_input(piece, u[samples, steps], ends)
+        if gx0 is not None and part == 0:
+            gx0[samples] = adjoint
+    return [*sums.gradients(), gx0]
+
+
+def _states(
+    system: System, piece: Piece, u: Tensor, kept: Tensor, scratch: Scratch | None
+) -> tuple[Tensor | None, Tensor]:
+    """The state that enters the piece, and those within, made again if there is `scratch` for them."""
+    samples, steps, part = piece
+    if part:
+        # Among all states, that of the step before; else the one kept for this part.
+        at = part - 1 if scratch is not None else steps.stop if system.reverse else steps.start - 1
+        start = plain(kept[samples, at])
+    else:
+        start = None if system.x0 is None else system.x0[samples]
+    if scratch is None:
+        return start, kept[samples, steps]
+    system.states(piece, u[samples, steps], start, x := scratch.of(piece))
+    return start, x
+
+
+def _last_steps(lengths: Tensor, steps: slice) -> tuple[Tensor, Tensor, Tensor]:
+    """(B,) each: 0 .. B - 1, where in the piece the sample's last step is, and whether it is there at all."""
+    at = lengths - 1 - steps.start
+    size = steps.stop - steps.start
+    return torch.arange(len(lengths), device=lengths.device), at.clamp(0, size - 1), (at >= 0) & (at < size)
