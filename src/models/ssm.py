@@ -95,7 +95,12 @@ class DiagonalSSM(StatefulLayer):
         """
 
     def forward(
-        self, u: Tensor, state: Tensor | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+        self,
+        u: Tensor,
+        state: Tensor | None = None,
+        lengths: Tensor | None = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
         """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, P) complex."""
         self._check_input(u, state, lengths)
@@ -103,7 +108,7 @@ class DiagonalSSM(StatefulLayer):
             scale = broadcast_dt_scale(dt_scale, u)
             modes = self._discretise(scale.to(self.D.dtype) if isinstance(scale, Tensor) else scale)
             y, x_last = self._run(self._as_computed(u), *modes, state, lengths)
-        return y.to(u.dtype), x_last
+        return y.to(u.dtype), x_last if return_state else None
 
     def _advance(self, parts: StepMatrices, u: Tensor, state: Any) -> tuple[Tensor, Any]:
         Bu = torch.view_as_complex((u @ parts.input).view(u.shape[0], self.n_modes, 2))

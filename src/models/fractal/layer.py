@@ -200,10 +200,11 @@ class Fractal(DiagonalSSM):
         state: Tensor | ScaledState | None = None,
         lengths: Tensor | None = None,
         dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
     ) -> tuple[Tensor, Tensor | ScaledState | None]:
         """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, P), or a ScaledState for ltv."""
         if self.time == "lti":
-            return super().forward(u, state, lengths, dt_scale)
+            return super().forward(u, state, lengths, dt_scale, return_state)
         self._check_input(u, state, lengths)
         x0, elapsed = (None, self.D.new_zeros(1, dtype=torch.float64)) if state is None else state
         with full_precision(u.device):
@@ -212,6 +213,8 @@ class Fractal(DiagonalSSM):
             Lambda, B_tilde = self._modes()
             step = discretize_scaled(Lambda, until - lasting, lasting)
             y, x_last = self._run(self._as_computed(u), *step, B_tilde, x0, lengths)
+        if not return_state:
+            return y.to(u.dtype), None
         if lengths is None:
             return y.to(u.dtype), ScaledState(x_last, until[:, -1])
         until = until.expand(u.shape[0], -1)

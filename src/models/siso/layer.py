@@ -73,7 +73,12 @@ class SISOLayer(StatefulLayer):
             return self.system(dt_scale).kernel(length)
 
     def forward(
-        self, u: Tensor, state: Tensor | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+        self,
+        u: Tensor,
+        state: Tensor | None = None,
+        lengths: Tensor | None = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
         """The layer over a sequence; see `SequenceLayer.forward`. y is (B, L, c H), the state x (B, H, P) complex."""
         self._check_input(u, state, lengths)
@@ -82,10 +87,10 @@ class SISOLayer(StatefulLayer):
         if isinstance(scale, Tensor) and scale.dim():
             # Which samples share a step is known only when their values are.
             by_scale = torch.compiler.disable(self._forward_by_scale) if compiling else self._forward_by_scale
-            return by_scale(u, state, lengths, scale)
+            return by_scale(u, state, lengths, scale, return_state)
         with full_precision(u.device):
             system = OpaqueSystem(self, scale) if compiling else self.system(scale)
-            y, x_last = self._run(self._as_computed(u), state, lengths, system)
+            y, x_last = self._run(self._as_computed(u), state, lengths, system, return_state)
         return y.to(u.dtype), x_last
 
     def _build_step(self) -> System:
@@ -101,7 +106,7 @@ class SISOLayer(StatefulLayer):
         return torch.addcmul(y, self.D, u), x
 
     def _run(
-        self, u: Tensor, x0: Tensor | None, lengths: Tensor | None, system: System
+        self, u: Tensor, x0: Tensor | None, lengths: Tensor | None, system: System, return_state: bool
     ) -> tuple[Tensor, Tensor | None]:
         length = u.shape[1]
         if lengths is not None:
@@ -112,14 +117,12 @@ class SISOLayer(StatefulLayer):
         forward = torch.cat((forward[:, :1] + self.D.reshape(-1, 1), forward[:, 1:]), dim=1)
         copies = u if self.channels == 1 else u.repeat(1, 1, self.channels)
         y = convolve(copies, forward, backward if self.bidirectional else None)
-        if not self.causal:
-            return y, None
         if x0 is not None:
             y = y + system.free_response(x0, length)
-        return y, system.last_state(u, x0, lengths)
+        return y, system.last_state(u, x0, lengths) if self.causal and return_state else None
 
     def _forward_by_scale(
-        self, u: Tensor, state: Tensor | None, lengths: Tensor | None, scale: Tensor
+        self, u: Tensor, state: Tensor | None, lengths: Tensor | None, scale: Tensor, return_state: bool
     ) -> tuple[Tensor, Tensor | None]:
         if scale.shape[1] != 1:
             raise UsageError(
@@ -139,9 +142,10 @@ class SISOLayer(StatefulLayer):
                 None if state is None else state[row],
                 None if lengths is None else lengths[row],
                 scale[row[0]],
+                return_state,
             )
             rows.append(row)
             outputs.append(y)
             states.append(x)
         back = torch.cat(rows).argsort()
-        return torch.cat(outputs)[back], torch.cat(states)[back] if self.causal else None
+        return torch.cat(outputs)[back], torch.cat(states)[back] if self.causal and return_state else None

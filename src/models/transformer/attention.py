@@ -79,7 +79,12 @@ class Attention(SequenceLayer):
         return not self.bidirectional
 
     def forward(
-        self, u: Tensor, state: Cache | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+        self,
+        u: Tensor,
+        state: Cache | None = None,
+        lengths: Tensor | None = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
     ) -> tuple[Tensor, Cache | None]:
         """See `SequenceLayer.forward`; `dt_scale`, per sample and per position too, stretches rotary distances."""
         self._check_input(u, state, lengths)
@@ -115,7 +120,9 @@ class Attention(SequenceLayer):
             is_causal=self.causal and mask is None,
         )
         y = self.out(heads.transpose(1, 2).flatten(2))
-        return y, None if self.bidirectional else Cache(key, value, valid.to(elapsed.dtype), position + elapsed[:, -1])
+        if self.bidirectional or not return_state:
+            return y, None
+        return y, Cache(key, value, valid.to(elapsed.dtype), position + elapsed[:, -1])
 
     def step(self, u_t: Tensor, state: Cache) -> tuple[Tensor, Cache]:
         if self.bidirectional:
