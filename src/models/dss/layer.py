@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import hippo
-from ...ops.runtime import sum_backends
+from ...ops.runtime.backends import check
 from ...registry import register_layer
 from ..siso import SISOLayer, initial_steps, keep_length, step_size
 from ..ssm_init import check_flags, check_sizes
@@ -68,7 +68,7 @@ class DSS(SISOLayer):
     ):
         check_sizes("DSS", d_model=d_model, d_state=d_state)
         check_flags("DSS", bidirectional=bidirectional)
-        sum_backends.check("vandermonde", backend)
+        check("vandermonde", backend)
         super().__init__(d_model, bidirectional, state_shape=(d_model, d_state))
         keep_length(self, "l_max", l_max, "softmax_length")
         self.backend = backend

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...ops.discretize import check_method, discretize
-from ...ops.step import AT_TIME_BATCH, MixedStep, NativeStep
+from ...ops.step import AT_TIME_BATCH, MIMOStep, NativeStep
 from ...registry import register_layer
 from ..base import broadcast_dt_scale
 from ..ssm import DiagonalSSM, StepMatrices
@@ -241,9 +241,9 @@ class Fractal(DiagonalSSM):
         if self.time == "lti":
             return super()._build_native()
         Lambda, B_tilde = self._modes()
-        return self._mixed_step(Lambda, None, B_tilde)
+        return self._mimo_step(Lambda, None, B_tilde)
 
-    def _advance_natively(self, step: MixedStep, u: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def _advance_natively(self, step: MIMOStep, u: Tensor, state: Any) -> tuple[Tensor, Any]:
         if self.time == "lti":
             return step(u, state)
         y, x, elapsed = step.at_time(u, *state)

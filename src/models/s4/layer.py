@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UsageError
-from ...ops.runtime import sum_backends
+from ...ops.runtime.backends import check
 from ...registry import register_layer
 from ..siso import SISOLayer, check_copies, initial_steps, keep_length, step_size
 from ..ssm_init import check_choice, check_flags, check_sizes, complex_normal
@@ -89,7 +89,7 @@ class S4(SISOLayer):
         n_ssm = check_copies("S4", d_model, n_ssm)
         check_choice("backend of S4", backend, BACKENDS)
         if backend in ("keops", "triton"):
-            sum_backends.check("the Cauchy kernel", backend)
+            check("cauchy", backend)
         modes = initial_low_rank(init, d_state)
         n_modes = d_state // 2
         super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels)

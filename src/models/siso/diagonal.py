@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...errors import UsageError
 from ...ops.discretize import complex_exp, discretize
-from ...ops.runtime import sum_backends
+from ...ops.runtime.backends import check
 from ..ssm_init import check_choice, complex_normal
 from ..stateful import real_parameter
 from .layer import SISOLayer
@@ -74,7 +74,7 @@ class DiagonalSISO(SISOLayer):
         channels: int = 1,
     ):
         check_discretization(discretization, l_max)
-        sum_backends.check("vandermonde", backend)
+        check("vandermonde", backend)
         n_modes = Lambda.shape[1]
         super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels)
         self.discretization = discretization

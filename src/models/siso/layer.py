@@ -14,7 +14,7 @@ from ...ops.step import NativeStep
 from ..base import broadcast_dt_scale, valid_mask
 from ..ssm_init import check_sizes, feedthrough
 from ..stateful import StatefulLayer, full_precision, real_parameter
-from .compiled import OpaqueSystem, know
+from .compiled import OpaqueSystem, register_kind
 from .system import System
 
 
@@ -46,7 +46,7 @@ class SISOLayer(StatefulLayer):
 
     def __init_subclass__(cls, **arguments: Any):
         super().__init_subclass__(**arguments)
-        know(cls)
+        register_kind(cls)
 
     def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...], channels: int = 1):
         check_sizes(type(self).__name__, channels=channels)

@@ -24,11 +24,9 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ..runtime import sum_backends
-from ..runtime.autograd import refuse_transforms
+from ..runtime.backends import choose
 from ..runtime.keops import lazy_tensor
-from ..runtime.presence import numba_obstacle
-from ..runtime.sum_backends import native_reaches
+from ..runtime.proof import waves
 
 __all__ = ["dplr_response"]
 
@@ -61,8 +59,8 @@ def dplr_response(
         UsageError: unknown backend, one that cannot run here, or length < 1.
     Source: arXiv 2111.00396, appendix C.3, with the pole at omega = -1 cleared.
     """
-    backend = _choose(backend, dt, len(P))
-    refuse_transforms("The Cauchy kernel")
+    limits = {} if len(P) == 1 else {"native": f"it is for a low-rank part of rank 1, and this one has rank {len(P)}"}
+    backend = choose("cauchy", backend, dt, limits, prove)
     if length < 1:
         raise UsageError(f"A kernel needs a length >= 1, got {length}.")
     left = torch.cat((C, Q.conj()))
@@ -89,21 +87,15 @@ def dplr_response(
     return torch.polar(torch.ones_like(half), half).to(response.dtype) * response
 
 
-def _choose(backend: str, dt: Tensor, rank: int) -> str:
-    if backend == "auto" and rank == 1 and native_reaches(dt):
-        return "native"
-    if backend != "native":
-        return sum_backends.choose("the Cauchy kernel", backend, dt.device)
-    if dt.device.type != "cpu" or rank != 1:
-        raise UsageError(
-            f"backend='native' of the Cauchy kernel is for a low-rank part of rank 1 on a CPU, and this one has rank "
-            f"{rank} and is on {dt.device.type}: use backend='torch'."
-        )
-    if numba_obstacle():
-        raise UsageError(
-            f"backend='native' of the Cauchy kernel cannot run: {numba_obstacle()}. Or use backend='torch'."
-        )
-    return backend
+def prove(backend: str, device: torch.device) -> list[Tensor]:
+    """The case by which Triton's kernels are checked on a device."""
+    weights = waves(2, 8, 5, device=device).requires_grad_()
+    m, a = (waves(2, 5, device=device).abs() + 0.5).requires_grad_(), (-waves(2, 5, device=device).abs() - 0.1)
+    angle = torch.linspace(0, math.pi / 2, 70, device=device)
+    poles = (weights, m, a.requires_grad_(), angle.cos(), angle.sin())
+    sums = _PoleSums.apply(*poles, backend)
+    weight = waves(*sums.shape, device=device, complex=True)
+    return [sums.detach(), *torch.autograd.grad(sums, poles[:3], weight)]
 
 
 def _feedback(rho_CP: Tensor, scaled_QP: Tensor, rho_QB: Tensor) -> Tensor:
@@ -117,7 +109,7 @@ def _feedback(rho_CP: Tensor, scaled_QP: Tensor, rho_QB: Tensor) -> Tensor:
 
 
 class _NativeResponse(torch.autograd.Function):
-    """The whole response, as `native.poles` describes it."""
+    """The whole response, as `native` describes it."""
 
     @staticmethod
     def forward(ctx, q: Tensor, p: Tensor, m: Tensor, a: Tensor, half: Tensor) -> Tensor:
@@ -206,12 +198,12 @@ def _keops_sums(weights: Tensor, m: Tensor, a: Tensor, c: Tensor, s: Tensor) -> 
 
 
 def _native() -> ModuleType:
-    from . import native as poles
+    from . import native
 
-    return poles
+    return native
 
 
 def _triton() -> ModuleType:
-    from . import triton as triton_poles
+    from . import triton
 
-    return triton_poles
+    return triton

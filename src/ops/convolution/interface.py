@@ -15,18 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import UsageError, unknown
-from ..runtime.autograd import graph_gradients, refuse_transforms
-from ..runtime.opaque import as_outside, dense, gradients, leaves
-from ..runtime.presence import numba_obstacle
-from ..runtime.sum_backends import native_reaches
+from ...errors import UsageError
+from ..runtime.autograd import as_outside, dense, gradients, graph_gradients, leaves
+from ..runtime.backends import choose
 
 # Elements of one tile's padded input on a CPU: 4 MiB of float32. Larger work buffers are given back to the system
 # after each use, and touching fresh pages costs more than the transforms.
 _CPU_TILE = 1 << 20
 
-
-BACKENDS = ("auto", "torch", "native")
 # Features from which the native backend is faster: it works on rows of sixteen, whole or not.
 _NATIVE_FEATURES = 4
 
@@ -59,8 +55,9 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None, ba
     [1.0, 2.5, 4.25, 6.125, 8.0625]
     """
     _check(u, kernel, reverse_kernel)
-    refuse_transforms("convolve")
-    backend = _choose(backend, u)
+    # Too few features slow the native way down; whoever names it gets it.
+    limits = {"native": "few features"} if backend == "auto" and u.shape[2] < _NATIVE_FEATURES else None
+    backend = choose("convolve", backend, u, limits)
     if torch.compiler.is_compiling():
         return convolve_op(u, kernel, reverse_kernel, backend)
     with torch.autocast(u.device.type, enabled=False):
@@ -69,20 +66,6 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None, ba
             return _NativeConvolution.apply(*inputs).to(u.dtype)
         circular = _circular(u, kernel, reverse_kernel)
         return _CircularConvolution.apply(u.to(circular.dtype), circular).to(u.dtype)
-
-
-def _choose(backend: str, u: Tensor) -> str:
-    if backend == "auto":
-        return "native" if u.shape[2] >= _NATIVE_FEATURES and native_reaches(u) else "torch"
-    if backend not in BACKENDS:
-        raise unknown("backend of convolve", backend, BACKENDS)
-    if backend == "native" and numba_obstacle():
-        raise UsageError(f"backend='native' of convolve cannot run: {numba_obstacle()}. Or use backend='torch'.")
-    if backend == "native" and u.device.type != "cpu":
-        raise UsageError(
-            f"backend='native' of convolve runs on a CPU, and u is on {u.device.type}: use backend='torch'."
-        )
-    return backend
 
 
 def _of_one_dtype(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -190,9 +173,9 @@ class _NativeConvolution(torch.autograd.Function):
 
 
 def _native() -> ModuleType:
-    from . import native as convolution
+    from . import native
 
-    return convolution
+    return native
 
 
 class _CircularConvolution(torch.autograd.Function):

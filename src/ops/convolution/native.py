@@ -8,7 +8,7 @@ and a product holds at x^t  y_t + i (y_(t+n) - y_(t-n)), y the linear convolutio
 is wanted, at the cost of n complex points where zero padding takes 2 n real ones. Two real sequences, one of them
 reversed, give lags in the same way: the real part those >= 0, minus the imaginary part at n - m the lag -m.
 
-The transform (`transform`) evaluates at the n-th roots of i; the product and the way back go with it block by
+The transform (`fourier`) evaluates at the n-th roots of i; the product and the way back go with it block by
 block. conj(value) is the value of the polynomial in 1/x, whose products give gradients.
 
 A row holds one coefficient of `LANES` features, as they lie in (B, L, H): no transposition, and the transforms of many
@@ -31,10 +31,10 @@ from torch import Tensor
 from ..runtime import complex_rows
 from ..runtime.complex_rows import LANES, compiled
 from ..runtime.kernel import Kernel, threads_for
-from . import fourier as transform
+from . import fourier
 from .fourier import Plan, correlate_rows, down, first, last, multiply_rows, plan_of, up
 
-_kernel = partial(Kernel, uses=(complex_rows, transform))
+_kernel = partial(Kernel, uses=(complex_rows, fourier))
 
 
 def convolution(u: Tensor, kernel: Tensor, reverse: Tensor | None) -> Tensor:

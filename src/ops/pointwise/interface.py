@@ -8,10 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from ..runtime.autograd import graph_gradients, transform_active
-from ..runtime.opaque import leaves
+from ..runtime.autograd import graph_gradients, is_batch_of_gradients, leaves, may_bypass_dispatcher
 from ..runtime.presence import numba_obstacle
 
 # Elements below which torch's operators are as fast: an autograd function of Python's costs some 10 us.
@@ -19,24 +17,19 @@ _SMALL = 32768
 
 
 def passes_fit(*tensors: Tensor) -> bool:
-    """Whether the compiled passes may read these tensors: large, real, of one dtype, on the CPU, and seen by no one.
+    """Whether the compiled passes may read these tensors: large, real, of one dtype, on the CPU, and watched by no one.
 
-    Not inside torch.compile, torch.export and tracers, which write down torch's operators (and fuse them themselves);
-    not for subclasses of Tensor; not where a forward-mode level, a transform of torch.func or a dispatch mode is open,
-    nor for a batch of gradients (`is_grads_batched`), which comes as one tensor.
+    What is watched (torch.compile, torch.export, tracers, transforms, dispatch modes) gets torch's operators, and so
+    does a batch of gradients (`is_grads_batched`), which comes as one tensor.
     """
     first = tensors[0]
     return (
-        not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
-        and not numba_obstacle()
+        may_bypass_dispatcher(*tensors)
         and first.numel() >= _SMALL
+        and not numba_obstacle()
         and first.dtype in (torch.float32, torch.float64)
-        and all(type(t) in (Tensor, torch.nn.Parameter) and t.dtype == first.dtype for t in tensors)
-        and all(t.device.type == "cpu" and t.layout == torch.strided for t in tensors)
-        and not transform_active()
-        and not any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
-        and _get_current_dispatch_mode() is None
+        and all(t.dtype == first.dtype and t.layout == torch.strided for t in tensors)
+        and not any(is_batch_of_gradients(t) for t in tensors)
     )
 
 

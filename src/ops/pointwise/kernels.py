@@ -12,7 +12,7 @@ import math
 
 from numba import njit, prange
 
-from ..runtime import vector_ops as lanes
+from ..runtime import vector_ops
 from ..runtime.kernel import Kernel
 from ..runtime.vector_ops import at, sigmoids, zeros
 from ..runtime.vectors import store
@@ -24,7 +24,7 @@ _LANES = 32
 _SLOPE = 2 * math.sqrt(2 / math.pi)
 _CUBE = 0.044715 * _SLOPE
 
-_kernel = functools.partial(Kernel, uses=(lanes,))
+_kernel = functools.partial(Kernel, uses=(vector_ops,))
 
 
 @_kernel

@@ -19,9 +19,9 @@ def keops_reason() -> str:
     A first call of a formula compiles for 7 to 30 seconds.
     """
     if importlib.util.find_spec("pykeops") is None:
-        return "pykeops is not installed (pip install pykeops)."
+        return "pykeops is not installed (pip install pykeops)"
     if shutil.which("g++") is None:
-        return "pykeops compiles its formulas with g++, and there is no g++ on the PATH (install a C++ compiler)."
+        return "pykeops compiles its formulas with g++, and there is no g++ on the PATH (install a C++ compiler)"
     return ""
 
 

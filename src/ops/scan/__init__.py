@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .interface import BACKENDS, scan
+from .interface import scan
 
-__all__ = ["BACKENDS", "scan"]
+__all__ = ["scan"]

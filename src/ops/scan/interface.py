@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ..runtime.autograd import backend_to_follow
-from ..runtime.backends import BACKENDS, choose
+from ..runtime.backends import choose
+from ..runtime.proof import waves
 from . import reference
 from .custom_op import scan_op
 
-__all__ = ["BACKENDS", "scan"]
+__all__ = ["prove", "scan"]
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -52,7 +52,7 @@ def scan(
     if x0 is not None:
         dtype = torch.promote_types(dtype, x0.dtype)
     compute = _compute_dtype(dtype)
-    name = backend_to_follow(choose(backend, b.device), backend)
+    name = choose("scan", backend, b.device, proof=prove)
     if a.dim() < 3:
         a = a.reshape((1,) * (3 - a.dim()) + tuple(a.shape))
     a, b = a.to(compute), b.to(compute)
@@ -99,3 +99,14 @@ def _check(a: Tensor, b: Tensor, x0: Tensor | None) -> None:
             raise UsageError(
                 f"scan needs its tensors on one device, got {name} on {tensor.device} and b on {b.device}."
             )
+
+
+def prove(backend: str, device: torch.device) -> list[Tensor]:
+    """The case by which Triton's kernels are checked on a device: two chunks on a GPU, gates constant and varying."""
+    results, length = [], 300 if device.type == "cuda" else 70
+    for gates in ((1, 1, 3), (1, length, 3)):
+        a = (0.9 * waves(*gates, device=device, complex=True)).requires_grad_()
+        b, x0 = (waves(*size, device=device, complex=True).requires_grad_() for size in ((2, length, 3), (2, 3)))
+        x = scan_op(a, b, x0, False, backend)
+        results += [x.detach(), *torch.autograd.grad(x, (a, b, x0), waves(*x.shape, device=device, complex=True))]
+    return results

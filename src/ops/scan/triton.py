@@ -10,7 +10,6 @@ import triton
 from torch import Tensor
 
 from .triton_kernels import scan_kernel, shared_gate_kernel
-from .triton_onepass import onepass_kernel
 
 # Values of a tile that one warp holds, 64 or 32 registers a thread; the adjoint holds two to four such tiles.
 _TILE, _ADJOINT_TILE = 2048, 1024
@@ -20,11 +19,6 @@ _WIDEST = 128
 _WARPS_PER_PROCESSOR = 8
 # Fewest steps in a chunk, so that passing over the chunk ends stays cheap.
 _SHORTEST = 64
-# Whether a chunked scan is one launch in which programs wait for each other (`triton_onepass`) instead of three. It
-# reads its input once, not twice, but has run in the interpreter only, and a wait that nobody has seen end on a GPU
-# stays off. `gpu_check --one-pass` checks and times it; the day it passes there, this becomes True. Not on ROCm, where
-# the compiler exchanges its tiles through 128 KB of shared memory.
-ONE_PASS = False
 
 
 @dataclass(frozen=True)
@@ -48,26 +42,6 @@ def plan(batch: int, length: int, width: int, processors: int, adjoint: bool) ->
     if rows >= length:
         return Plan(block_l, block_w, rows, 1)
     return Plan(block_l, block_w, rows, triton.cdiv(length, rows))
-
-
-@dataclass(frozen=True)
-class OnePassPlan:
-    """Steps per thread and warps per program (2**log_r, 2**log_s), chunks that wait for each other as a group."""
-
-    log_r: int
-    log_s: int
-    block_w: int
-    chunks: int
-    lanes: int
-    group: int = 8
-
-
-def one_pass_plan(batch: int, length: int, width: int, adjoint: bool, constant: bool) -> OnePassPlan:
-    """Blocks of the one-pass kernel: 16 steps a thread, or 8 where it holds more than its input."""
-    log_r, log_s = (3 if adjoint or not constant else 4), 3
-    block_w = max(2, min(_WIDEST, triton.next_power_of_2(width)))
-    lanes = batch * triton.cdiv(width, block_w)
-    return OnePassPlan(log_r, log_s, block_w, triton.cdiv(length, 1 << (log_r + log_s)), lanes)
 
 
 def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor) -> None:
@@ -115,8 +89,6 @@ def _walk(
     width = _real(b).shape[2]
     cut = plan(batch, length, width, _processors(b.device), adjoint)
     constant = a.shape[1] == 1
-    if ONE_PASS and torch.version.hip is None and cut.chunks > 1:
-        return _one_pass(a, b, x0, out, descend, adjoint, states, da)
     starts = None
     if cut.chunks > 1:
         ends = b.new_empty(batch, cut.chunks, modes)
@@ -128,63 +100,6 @@ def _walk(
     if states is not None and constant:
         da = b.new_empty(batch, cut.chunks, modes)
     _launch(cut, a, b, x0, out, descend, adjoint, starts=starts, states=states, da=da)
-    return da if constant else None
-
-
-def _one_pass(
-    a: Tensor,
-    b: Tensor,
-    x0: Tensor | None,
-    out: Tensor,
-    descend: bool,
-    adjoint: bool,
-    states: Tensor | None,
-    da: Tensor | None,
-) -> Tensor | None:
-    """`_walk` by the single kernel of `triton_onepass`."""
-    batch, length, modes = b.shape
-    constant, real_b = a.shape[1] == 1, _real(b)
-    width = real_b.shape[2]
-    cut = one_pass_plan(batch, length, width, adjoint, constant)
-    ends = real_b.new_empty(cut.lanes, cut.chunks, cut.block_w)
-    gates = ends if constant else torch.empty_like(ends)
-    groups = triton.cdiv(cut.chunks, cut.group)
-    leads = real_b.new_empty(cut.lanes, groups, cut.block_w)
-    words = torch.zeros(cut.lanes, groups, dtype=torch.int32, device=b.device)
-    if states is not None and constant:
-        da = b.new_empty(batch, cut.chunks, modes)
-    if cut.lanes == 0:
-        return da if constant else None
-    unused = real_b
-    onepass_kernel[(cut.lanes * cut.chunks,)](
-        _real(a),
-        real_b,
-        unused if x0 is None else _real(x0),
-        _real(out),
-        unused if states is None else _real(states),
-        unused if da is None else _real(da),
-        ends,
-        gates,
-        leads,
-        words,
-        length,
-        width,
-        cut.chunks,
-        cut.lanes,
-        a.shape[1] * width if a.shape[0] > 1 else 0,
-        width,
-        COMPLEX=b.is_complex(),
-        DESCEND=descend,
-        ADJOINT=adjoint,
-        CONSTANT=constant,
-        HAS_X0=x0 is not None,
-        GATE_GRADIENT=states is not None,
-        LOG_R=cut.log_r,
-        LOG_S=cut.log_s,
-        GROUP=cut.group,
-        BLOCK_W=cut.block_w,
-        num_warps=1 << cut.log_s,
-    )
     return da if constant else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .bidirectional import two_way_ssm
+from .bidirectional import bidirectional_ssm
 from .interface import ssm
 
-__all__ = ["ssm", "two_way_ssm"]
+__all__ = ["bidirectional_ssm", "ssm"]

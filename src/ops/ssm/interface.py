@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ..runtime.autograd import backend_to_follow
 from ..runtime.backends import choose
 from ..scan import scan
+from ..scan.interface import prove
+from .arguments import Arguments
 from .op import compose, fused_kernels, ssm_op
 
 _DOUBLE = (torch.float64, torch.complex128)
@@ -17,18 +18,18 @@ _DOUBLE = (torch.float64, torch.complex128)
 def ssm(
     u: Tensor,
     Lambda_bar: Tensor,
-    B_bar: Tensor,
+    B: Tensor,
     C: Tensor,
     x0: Tensor | None = None,
     reverse: bool = False,
     conj_sym: bool = True,
     backend: str = "auto",
-    gamma: Tensor | None = None,
+    input_gain: Tensor | None = None,
     lengths: Tensor | None = None,
     checkpoint: bool = False,
     D: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """x_k = Lambda_bar x_{k-1} + gamma_k B_bar u_k,  y_k = 2 Re(C x_k) + D u_k  (Re(C x_k) without `conj_sym`).
+    """x_k = Lambda_bar x_{k-1} + gain_k B u_k,  y_k = 2 Re(C x_k) + D u_k  (Re(C x_k) without `conj_sym`).
 
     The two products are real matrix products on the interleaved (re, im) view of the state, the scan runs in place
     between them, and the backward is written out: it keeps u and x, or u alone with `checkpoint`.
@@ -36,14 +37,14 @@ def ssm(
     Args:
         u: (B, L, H) real input. float16 and bfloat16 are computed in float32, autocast included.
         Lambda_bar: complex, (P,) constant; (L, P) or (B, L, P) varying; (B, 1, P) a constant of each sample's own.
-        B_bar: (P, H) complex, input matrix (the undiscretised one where `gamma` is given).
+        B: (P, H) complex, input matrix: discretised (B_bar), or as it is beside an `input_gain`.
         C: (H_out, P) complex, output matrix.
         x0: (B, P) state before the first step (after the last one with `reverse`); None is zero.
         reverse: run from the end of the sequence to its beginning.
         conj_sym: the P modes stand for conjugate pairs kept once, so the output is twice the real part.
         backend: of the scan, see `fractal_ssm.scan`.
-        gamma: gain of the input per step and mode, real or complex, (L, P), (B, L, P) or (B, 1, P). With a step of
-            its own at every position B_bar_k = gamma_k B_tilde needs no (L, P, H) tensor this way.
+        input_gain: gain of the input per step and mode, the gamma of `discretize`, real or complex, (L, P), (B, L, P)
+            or (B, 1, P). With a step of its own at every position B_bar_k = gain_k B needs no (L, P, H) tensor.
         lengths: (B,) int64, 1..L; x_last is then taken after each sample's own last valid step (not with `reverse`).
         checkpoint: never hold all states: both directions go through the batch by pieces of 2^18 states, or of 4,096
             positions or a sixteenth of the batch where that is more, and the backward makes each one's states again.
@@ -55,35 +56,52 @@ def ssm(
     Raises:
         UsageError: shapes that do not fit, or a named backend that cannot run here.
     """
-    check_shapes(u, Lambda_bar, B_bar, C, x0, gamma, D)
     if reverse and lengths is not None:
         raise UsageError("ssm takes lengths only without reverse: a reversed state ends at position 0 for all samples.")
-    real, full = computed_in(u, Lambda_bar)
-    u_full, a, B_bar, C = u.to(real), Lambda_bar.to(full), B_bar.to(full), C.to(full)
-    D, x0 = None if D is None else D.to(real), None if x0 is None else x0.to(full)
-    gamma = None if gamma is None else gamma.to(full if gamma.is_complex() else real)
-    factor = 2.0 if conj_sym else 1.0
-    name = backend_to_follow(choose(backend, u.device), backend)
+    name = choose("scan", backend, u.device, proof=prove)
+    arguments = prepared(u, Lambda_bar, B, C, D=D, input_gain=input_gain, x0=x0, conj_sym=conj_sym)
+    arguments = arguments._replace(lengths=lengths, reverse=reverse, backend=name, checkpoint=checkpoint)
     if name == "reference":
-        y, x_last = compose(scan, u_full, a, B_bar, C, D, gamma, x0, lengths, reverse, factor, name, checkpoint)
+        y, x_last = compose(scan, arguments)
         return y.to(u.dtype), x_last
-    a, gamma, outside = with_axes(a), None if gamma is None else with_axes(gamma), None
-    if gamma is None and fused_kernels(u, a, B_bar, C, name) is not None:
-        # These kernels cast what they load: no copy in single precision.
-        outside, D, u_full = D, None, u
-    y, x_last, _ = ssm_op(u_full, a, B_bar, C, D, gamma, x0, lengths, reverse, factor, name, checkpoint)
-    if outside is not None:
-        y = torch.addcmul(y, outside, u)
+    if name == "triton" and fused_kernels(without_D := arguments._replace(u=u, D=None)) is not None:
+        # These kernels cast what they load (no copy in single precision), and know no D.
+        y, x_last, _ = ssm_op(*without_D)
+        return (y if D is None else torch.addcmul(y, arguments.D, u)).to(u.dtype), x_last
+    y, x_last, _ = ssm_op(*arguments)
     return y.to(u.dtype), x_last
 
 
-def computed_in(u: Tensor, Lambda_bar: Tensor) -> tuple[torch.dtype, torch.dtype]:
-    """The real and the complex dtype of the computation: double where u or Lambda_bar is, else single."""
+def prepared(
+    u: Tensor,
+    Lambda_bar: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    D: Tensor | None,
+    input_gain: Tensor | None,
+    x0: Tensor | None,
+    conj_sym: bool,
+) -> Arguments:
+    """The record of an SSM: shapes checked, tensors in the dtype of the computation, gates with three axes."""
+    check_shapes(u, Lambda_bar, B, C, x0, input_gain, D)
     real = torch.promote_types(u.dtype, torch.float64 if Lambda_bar.dtype in _DOUBLE else torch.float32)
-    return real, torch.promote_types(real, torch.complex64)
+    full = torch.promote_types(real, torch.complex64)
+    if input_gain is not None:
+        input_gain = _with_axes(input_gain.to(full if input_gain.is_complex() else real))
+    return Arguments(
+        u=u.to(real),
+        a=_with_axes(Lambda_bar.to(full)),
+        B=B.to(full),
+        C=C.to(full),
+        D=None if D is None else D.to(real),
+        input_gain=input_gain,
+        x0=None if x0 is None else x0.to(full),
+        conj_factor=2.0 if conj_sym else 1.0,
+    )
 
 
-def with_axes(a: Tensor) -> Tensor:
+def _with_axes(a: Tensor) -> Tensor:
     """A gate (P,), (L, P) or with three axes as (1 or B, 1 or L, P)."""
     return a.reshape((1,) * (3 - a.dim()) + tuple(a.shape))
 
@@ -91,10 +109,10 @@ def with_axes(a: Tensor) -> Tensor:
 def check_shapes(
     u: Tensor,
     Lambda_bar: Tensor,
-    B_bar: Tensor,
+    B: Tensor,
     C: Tensor,
     x0: Tensor | None,
-    gamma: Tensor | None,
+    input_gain: Tensor | None,
     D: Tensor | None,
 ) -> None:
     """Refuse shapes that do not fit; see `ssm`."""
@@ -102,8 +120,8 @@ def check_shapes(
         raise UsageError(f"ssm takes a real u of shape (B, L, H) with L >= 1, got {u.dtype} {tuple(u.shape)}.")
     batch, length, features = u.shape
     modes = Lambda_bar.shape[-1]
-    if tuple(B_bar.shape) != (modes, features):
-        raise UsageError(f"ssm takes B_bar of shape (P, H) = ({modes}, {features}), got {tuple(B_bar.shape)}.")
+    if tuple(B.shape) != (modes, features):
+        raise UsageError(f"ssm takes B of shape (P, H) = ({modes}, {features}), got {tuple(B.shape)}.")
     if C.dim() != 2 or C.shape[1] != modes:
         raise UsageError(f"ssm takes C of shape (H, P) with P = {modes}, got {tuple(C.shape)}.")
     if x0 is not None and tuple(x0.shape) != (batch, modes):
@@ -114,7 +132,7 @@ def check_shapes(
             f"C of shape {tuple(C.shape)}."
         )
     steps = [(modes,), (length, modes), (batch, length, modes), (batch, 1, modes), (1, length, modes), (1, 1, modes)]
-    for name, tensor, allowed in (("Lambda_bar", Lambda_bar, steps), ("gamma", gamma, steps)):
+    for name, tensor, allowed in (("Lambda_bar", Lambda_bar, steps), ("input_gain", input_gain, steps)):
         if tensor is not None and tuple(tensor.shape) not in allowed:
             raise UsageError(
                 f"ssm takes {name} of shape (P,), (L, P), (B, L, P) or (B, 1, P) with "

@@ -1,9 +1,9 @@
 """The passes of `ssm_op` over a batch, piece by piece: with all states kept, or made again for the backward.
 
-With X = [Re x, Im x] interleaved, (B L, 2P), and real matrices W_B (H, 2P), W_C (2P, H_out) made of B_bar and C:
+With X = [Re x, Im x] interleaved, (B L, 2P), and real matrices W_B (H, 2P), W_C (2P, H_out) made of B and C:
 
-    V = gamma (U W_B),  X = scan(V) in place,  Y = D U + X W_C
-    G = adjoint scan(dY W_C^T) in place,  dgamma = G conj(U W_B),  G' = conj(gamma) G
+    V = gain (U W_B),  X = scan(V) in place,  Y = D U + X W_C
+    G = adjoint scan(dY W_C^T) in place,  dgain = G conj(U W_B),  G' = conj(gain) G
     dU = D dY + G' W_B^T,  dW_B = U^T G',  dW_C = X^T dY,  dD = sum of dY U
 
 so that products are real (a quarter of the complex flops each way) and the complex layout costs no copy.
@@ -11,13 +11,11 @@ so that products are real (a quarter of the complex flops each way) and the comp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
 
-from ..runtime.backends import implementation
-from ..scan.custom_op import plain
+from ..scan.custom_op import implementation, plain
+from .arguments import Arguments
 from .pieces import (
     Piece,
     Scratch,
@@ -32,38 +30,23 @@ from .pieces import (
 )
 
 
-@dataclass
-class System:
-    """What inputs go through: a and gamma (1 or B, 1 or L, P), D (H,), x0 (B, P); see `ssm`."""
+class Prepared:
+    """An SSM ready to run: its parameters in memory that kernels can read, and the real matrices W_B and W_C."""
 
-    a: Tensor
-    B_bar: Tensor
-    C: Tensor
-    D: Tensor | None
-    gamma: Tensor | None
-    x0: Tensor | None
-    reverse: bool
-    factor: float
-    backend: str
-    W_B: Tensor = field(init=False)
-    W_C: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        # Where a compiled graph is run, a lazily conjugated tensor would be read as if it were not.
-        self.a, self.B_bar, self.C = plain(self.a), plain(self.B_bar), plain(self.C)
-        self.D, self.gamma, self.x0 = (None if t is None else plain(t) for t in (self.D, self.gamma, self.x0))
-        self.W_B, self.W_C = input_matrix(self.B_bar), output_matrix(self.C, self.factor)
-
-    @property
-    def end(self) -> int:
-        """Where the last state of a piece is."""
-        return 0 if self.reverse else -1
+    def __init__(self, arguments: Arguments):
+        arguments = arguments.in_memory()
+        self.a, self.B, self.C, self.D = arguments.a, arguments.B, arguments.C, arguments.D
+        self.input_gain, self.x0, self.reverse = arguments.input_gain, arguments.x0, arguments.reverse
+        self.conj_factor, self.backend = arguments.conj_factor, arguments.backend
+        # Where the last state of a piece is.
+        self.end = 0 if self.reverse else -1
+        self.W_B, self.W_C = input_matrix(self.B), output_matrix(self.C, self.conj_factor)
 
     def drive(self, piece: Piece, u: Tensor, v: Tensor) -> None:
-        """v = gamma B_bar u of a piece."""
+        """v = input_gain B u of a piece."""
         product(rows(u), self.W_B, v)
-        if self.gamma is not None:
-            v.mul_(piece.of(self.gamma))
+        if self.input_gain is not None:
+            v.mul_(piece.of(self.input_gain))
 
     def states(self, piece: Piece, u: Tensor, start: Tensor | None, x: Tensor) -> None:
         """Write the states of a piece to x, from `start` or from rest."""
@@ -71,7 +54,7 @@ class System:
         implementation(self.backend).forward(plain(piece.of(self.a)), x, start, self.reverse, x)
 
     def output(self, u: Tensor, x: Tensor, y: Tensor) -> None:
-        """y = D u + factor Re(C x) of a piece."""
+        """y = D u + conj_factor Re(C x) of a piece."""
         if self.D is not None:
             torch.mul(u, self.D, out=y)
         product(rows(x), self.W_C, y, add=self.D is not None)
@@ -80,18 +63,19 @@ class System:
 class Sums:
     """The gradients that every piece adds to, and that of u, of which every piece writes its part.
 
-    need_gates: whether those of a and gamma are wanted.
+    need_gates: whether those of a and input_gain are wanted.
     """
 
-    def __init__(self, system: System, u: Tensor, need_gates: bool):
+    def __init__(self, system: Prepared, u: Tensor, need_gates: bool):
         self._system, self._gates = system, need_gates
-        features, modes = u.shape[2], len(system.B_bar)
+        features, modes = u.shape[2], len(system.B)
         self._gu = torch.empty_like(u, memory_format=torch.contiguous_format)
         self._gW_B = sum_of_outer(u, features, 2 * modes)
         self._gW_C = sum_of_outer(u, len(system.C), 2 * system.C.shape[1])
         self._ga = torch.zeros_like(system.a) if need_gates else None
         self._gD = None if system.D is None else torch.zeros_like(system.D)
-        self._ggamma = None if system.gamma is None or not need_gates else torch.zeros_like(system.gamma)
+        gain = system.input_gain if need_gates else None
+        self._gain_gradient = None if gain is None else torch.zeros_like(gain)
 
     def add_output(self, piece: Piece, u: Tensor, x: Tensor, gy: Tensor | None, g: Tensor) -> None:
         """C and D; g is what y passes on to the states x."""
@@ -108,24 +92,24 @@ class Sums:
         piece.of(self._ga).add_(ga)
 
     def add_input(self, piece: Piece, u: Tensor, g: Tensor) -> None:
-        """u, B_bar and gamma, from the gradient of what drives the states; overwrites it."""
-        if self._ggamma is not None:
+        """u, B and input_gain, from the gradient of what drives the states; overwrites it."""
+        if self._gain_gradient is not None:
             v = torch.empty_like(g)
             product(rows(u), self._system.W_B, v)
-            gamma = piece.of(self._ggamma)
-            found = v.conj_physical_().mul_(g).sum_to_size(gamma.shape)
-            gamma.add_(found if gamma.is_complex() else found.real)
-        if self._system.gamma is not None:
-            g.mul_(piece.of(self._system.gamma).conj())
+            total = piece.of(self._gain_gradient)
+            found = v.conj_physical_().mul_(g).sum_to_size(total.shape)
+            total.add_(found if total.is_complex() else found.real)
+        if self._system.input_gain is not None:
+            g.mul_(piece.of(self._system.input_gain).conj())
         self._gW_B.addmm_(rows(u).t(), rows(g))
         product(rows(g), self._system.W_B.t(), self._gu[piece[:2]], add=self._gD is not None)
 
-    def gradients(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Of u, a, B_bar, C, D, gamma; None for what is absent or not wanted."""
+    def gradients(self) -> dict[str, Tensor | None]:
+        """By the name of the argument; None for what is absent or not wanted."""
         gB = torch.view_as_complex(self._gW_B.contiguous().view(len(self._gW_B), -1, 2)).t().contiguous()
         gC = self._gW_C.contiguous().view(len(self._gW_C), -1, 2)
-        gC = torch.complex(gC[..., 0] * self._system.factor, gC[..., 1] * -self._system.factor)
-        return self._gu, self._ga, gB, gC, self._gD, self._ggamma
+        gC = torch.complex(gC[..., 0] * self._system.conj_factor, gC[..., 1] * -self._system.conj_factor)
+        return {"u": self._gu, "a": self._ga, "B": gB, "C": gC, "D": self._gD, "input_gain": self._gain_gradient}
 
     def _feedthrough(self, u: Tensor, gy: Tensor | None, gu: Tensor) -> None:
         if gy is None:
@@ -145,9 +129,10 @@ def kept_states(u: Tensor, modes: int, checkpoint: bool) -> int:
     return parts(u.shape[1], most_rows(u, modes, checkpoint)) - 1 if checkpoint else u.shape[1]
 
 
-def forward(system: System, u: Tensor, lengths: Tensor | None, checkpoint: bool) -> tuple[Tensor, Tensor, Tensor]:
+def forward(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor]:
     """y, x_last and the states to keep (B, L or parts - 1, P)."""
-    (batch, length, _), modes = u.shape, len(system.B_bar)
+    system, u, lengths, checkpoint = Prepared(arguments), arguments.u, arguments.lengths, arguments.checkpoint
+    (batch, length, _), modes = u.shape, len(system.B)
     work = pieces(batch, length, most_rows(u, modes, checkpoint), system.reverse)
     y = u.new_empty(batch, length, len(system.C))
     kept = system.a.new_empty(batch, kept_states(u, modes, checkpoint), modes)
@@ -173,23 +158,18 @@ def forward(system: System, u: Tensor, lengths: Tensor | None, checkpoint: bool)
 
 
 def backward(
-    system: System,
-    u: Tensor,
-    lengths: Tensor | None,
-    kept: Tensor,
-    gy: Tensor | None,
-    gx_last: Tensor | None,
-    need_gates: bool,
-) -> list[Tensor | None]:
-    """Gradients of u, a, B_bar, C, D, gamma and x0; None for what is absent or not wanted."""
-    (batch, length, _), modes = u.shape, len(system.B_bar)
+    arguments: Arguments, kept: Tensor, gy: Tensor | None, gx_last: Tensor | None, need_gates: bool
+) -> dict[str, Tensor | None]:
+    """Gradients by the name of the argument; None for what is absent or not wanted."""
+    system, u, lengths = Prepared(arguments), arguments.u, arguments.lengths
+    (batch, length, _), modes = u.shape, len(system.B)
     # A sample has all its states, or fewer than it has parts.
     recomputed = kept.shape[1] != length
     work = pieces(batch, length, most_rows(u, modes, recomputed), system.reverse)
     sums, g = Sums(system, u, need_gates), Scratch(kept, modes, work)
     scratch = Scratch(kept, modes, work) if recomputed else None
     gx0 = None if system.x0 is None else torch.empty_like(system.x0)
-    adjoint, last = None, max((piece.part for piece in work), default=0)
+    adjoint, last = None, work[-1].part if work else 0
     for piece in reversed(work):
         samples, steps, part = piece
         if part == last:
@@ -209,11 +189,11 @@ def backward(
         sums.add_input(piece, u[samples, steps], ends)
         if gx0 is not None and part == 0:
             gx0[samples] = adjoint
-    return [*sums.gradients(), gx0]
+    return sums.gradients() | {"x0": gx0}
 
 
 def _states(
-    system: System, piece: Piece, u: Tensor, kept: Tensor, scratch: Scratch | None
+    system: Prepared, piece: Piece, u: Tensor, kept: Tensor, scratch: Scratch | None
 ) -> tuple[Tensor | None, Tensor]:
     """The state that enters the piece, and those within, made again if there is `scratch` for them."""
     samples, steps, part = piece

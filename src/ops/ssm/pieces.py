@@ -94,12 +94,12 @@ def sum_of_outer(like: Tensor, left: int, right: int) -> Tensor:
     return like.new_zeros(left, right) if left <= right else like.new_zeros(right, left).t()
 
 
-def input_matrix(B_bar: Tensor) -> Tensor:
+def input_matrix(B: Tensor) -> Tensor:
     """(P, H) complex to W_B (H, 2P) real."""
-    return torch.view_as_real(B_bar.t().resolve_conj().contiguous()).flatten(1)
+    return torch.view_as_real(B.t().resolve_conj().contiguous()).flatten(1)
 
 
-def output_matrix(C: Tensor, factor: float) -> Tensor:
-    """(H_out, P) complex to W_C (2P, H_out) real, with X W_C = factor Re(C x)."""
-    return torch.stack([C.real, -C.imag], dim=-1).mul(factor).flatten(1).t()
+def output_matrix(C: Tensor, conj_factor: float) -> Tensor:
+    """(H_out, P) complex to W_C (2P, H_out) real, with X W_C = conj_factor Re(C x)."""
+    return torch.stack([C.real, -C.imag], dim=-1).mul(conj_factor).flatten(1).t()
 

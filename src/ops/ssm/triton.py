@@ -8,17 +8,18 @@ import torch
 import triton
 from torch import Tensor
 
-from ..scan import triton as scan_backend
+from ..scan import triton as scan_triton
 from ..scan.custom_op import plain
+from .arguments import Arguments
 from .triton_kernels import ends_kernel, outputs_kernel, power_kernel, weights_kernel
 
 # Whether backend 'triton' of `ssm` takes these kernels where `plan` finds them worthwhile, or keeps two matrix
-# products around the Triton scan. They have run in the interpreter only; `gpu_check` times both, and the day the fused
-# ones win there, this becomes True.
+# products around the Triton scan. They have run in the interpreter only; `pytest -m gpu` checks them and
+# `python -m scripts.bench.gpu` times both: the day the fused ones win there, this becomes True.
 FUSED = False
 # Of the products inside the kernels: "ieee" is exact float32. "tf32x3" takes three tensor-core products of the halves
 # of each factor, nearly as exact and several times the rate; "tf32" one product with 10-bit mantissas, relative error
-# about 1e-3. Both are for NVIDIA only; `gpu_check` checks and times "tf32x3" too. The sums of the weight gradients are
+# about 1e-3. Both are for NVIDIA only; tests and benchmarks take "tf32x3" too. The sums of the weight gradients are
 # always exact: split factors do not fit their registers.
 PRECISION = "ieee"
 # Most features in or out: beyond, the extra products cost more than the traffic they save (see `plan`).
@@ -85,28 +86,30 @@ def plan(batch: int, length: int, modes: int, features: int, out_features: int) 
     )
 
 
-def plan_for(u: Tensor, B_bar: Tensor, C: Tensor) -> Plan | None:
-    return plan(u.shape[0], u.shape[1], *B_bar.shape, len(C))
+def plan_for(arguments: Arguments) -> Plan | None:
+    u, B, C = arguments.u, arguments.B, arguments.C
+    return plan(u.shape[0], u.shape[1], *B.shape, len(C))
 
 
-def applies(u: Tensor, a: Tensor, B_bar: Tensor, C: Tensor) -> bool:
-    """Whether the fused kernels run `ssm` on these tensors (a as in `ssm_op`, three dimensions)."""
+def applies(arguments: Arguments) -> bool:
+    """Whether the fused kernels run `ssm` on these arguments."""
+    u, a, B, C = arguments.u, arguments.a, arguments.B, arguments.C
     return (
         FUSED
         and a.dtype == torch.complex64
         and u.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and a.shape[1] == 1
-        and min(len(u), *B_bar.shape, len(C)) > 0
-        and plan_for(u, B_bar, C) is not None
+        and min(len(u), *B.shape, len(C)) > 0
+        and plan_for(arguments) is not None
     )
 
 
-def chunk_count(u: Tensor, B_bar: Tensor, C: Tensor) -> int:
-    return triton.cdiv(u.shape[1], plan_for(u, B_bar, C).rows)
+def chunk_count(arguments: Arguments) -> int:
+    return triton.cdiv(arguments.u.shape[1], plan_for(arguments).rows)
 
 
 @dataclass(frozen=True)
-class System:
+class Direction:
     """One direction of the map: u to y, or gy to gu with the matrices exchanged and the walk turned round.
 
     weights: (2, features, P) and out_weights: (2, P, out_features) real; a (B or 1, P), x0, kick (B, P) complex64;
@@ -149,7 +152,7 @@ class System:
         power_kernel[(triton.cdiv(count, 128),)](
             _real(gates), _real(powers), count, LOG_ROWS=cut.rows.bit_length() - 1, BLOCK=128
         )
-        scan_backend.forward(powers[:, None], ends, None if self.adjoint else self.x0, self.adjoint, ends)
+        scan_triton.forward(powers[:, None], ends, None if self.adjoint else self.x0, self.adjoint, ends)
         return ends
 
     def outputs(self, u: Tensor, carries: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,7 +191,7 @@ class System:
         return y, x_last
 
     def sums(
-        self, u: Tensor, other: Tensor, carries: Tensor, adjoint: System | None, adjoint_carries: Tensor
+        self, u: Tensor, other: Tensor, carries: Tensor, adjoint: Direction | None, adjoint_carries: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """(2, other features, P): the sum over positions of `other` times the state; with `adjoint`, ga per chunk."""
         batch, length, features = u.shape
@@ -243,90 +246,63 @@ class System:
         }
 
 
-def _system(
-    u: Tensor,
-    a: Tensor,
-    B_bar: Tensor,
-    C: Tensor,
-    x0: Tensor | None,
-    lengths: Tensor | None,
-    reverse: bool,
-    factor: float,
-) -> System:
+def _forward_direction(arguments: Arguments) -> Direction:
+    u, B, C, x0, lengths = arguments.u, arguments.B, arguments.C, arguments.x0, arguments.lengths
     batch, length, _ = u.shape
     at = torch.full((batch,), length, device=u.device) if lengths is None else lengths
-    return System(
-        cut=plan_for(u, B_bar, C),
-        weights=torch.stack([B_bar.real.t(), B_bar.imag.t()]),
-        a=plain(a[:, 0]),
-        out_weights=torch.stack([C.real.t(), -C.imag.t()]) * factor,
+    return Direction(
+        cut=plan_for(arguments),
+        weights=torch.stack([B.real.t(), B.imag.t()]),
+        a=plain(arguments.a[:, 0]),
+        out_weights=torch.stack([C.real.t(), -C.imag.t()]) * arguments.conj_factor,
         at=at - 1,
-        backward=reverse,
+        backward=arguments.reverse,
         adjoint=False,
         x0=None if x0 is None else plain(x0),
     )
 
 
-def _adjoint(system: System, gx_last: Tensor | None) -> System:
-    return System(
-        cut=system.cut,
-        weights=system.out_weights.transpose(1, 2).contiguous(),
-        a=system.a,
-        out_weights=system.weights.transpose(1, 2).contiguous(),
-        at=system.at,
-        backward=system.backward,
+def _adjoint(forward: Direction, gx_last: Tensor | None) -> Direction:
+    return Direction(
+        cut=forward.cut,
+        weights=forward.out_weights.transpose(1, 2).contiguous(),
+        a=forward.a,
+        out_weights=forward.weights.transpose(1, 2).contiguous(),
+        at=forward.at,
+        backward=forward.backward,
         adjoint=True,
         kick=None if gx_last is None else plain(gx_last),
     )
 
 
-def forward(
-    u: Tensor,
-    a: Tensor,
-    B_bar: Tensor,
-    C: Tensor,
-    x0: Tensor | None,
-    lengths: Tensor | None,
-    reverse: bool,
-    factor: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y, x_last, and the carries (B, chunks, P, 2) that the backward starts from; arguments as in `ssm_op`."""
-    system, u = _system(u, a, B_bar, C, x0, lengths, reverse, factor), u.contiguous()
-    carries = system.carries(u)
-    y, x_last = system.outputs(u, carries)
+def forward(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor]:
+    """y, x_last, and the carries (B, chunks, P, 2) that the backward starts from."""
+    direction, u = _forward_direction(arguments), arguments.u.contiguous()
+    carries = direction.carries(u)
+    y, x_last = direction.outputs(u, carries)
     return y, x_last, _real(carries)
 
 
 def backward(
-    u: Tensor,
-    a: Tensor,
-    B_bar: Tensor,
-    C: Tensor,
-    x0: Tensor | None,
-    lengths: Tensor | None,
-    kept: Tensor,
-    gy: Tensor | None,
-    gx_last: Tensor | None,
-    reverse: bool,
-    factor: float,
-    need_a: bool,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]:
-    """Gradients of u, a (or None), B_bar, C and x0 (or None); `kept` are the carries of the forward."""
-    system = _system(u, a, B_bar, C, x0, lengths, reverse, factor)
-    adjoint = _adjoint(system, gx_last)
-    u, carries = u.contiguous(), torch.view_as_complex(kept)
-    gy = u.new_zeros(*u.shape[:2], len(C)) if gy is None else gy.contiguous()
+    arguments: Arguments, kept: Tensor, gy: Tensor | None, gx_last: Tensor | None, need_a: bool
+) -> dict[str, Tensor | None]:
+    """Gradients of u, a, B, C and x0 by name, None for what is absent or not wanted; `kept` are the carries."""
+    direction = _forward_direction(arguments)
+    adjoint = _adjoint(direction, gx_last)
+    u, carries = arguments.u.contiguous(), torch.view_as_complex(kept)
+    gy = u.new_zeros(*u.shape[:2], len(arguments.C)) if gy is None else gy.contiguous()
     adjoint_carries = adjoint.carries(gy)
     gu, _ = adjoint.outputs(gy, adjoint_carries)
     gW_in, _ = adjoint.sums(gy, u, adjoint_carries, None, adjoint_carries)
-    gW_out, g_gate = system.sums(u, gy, carries, adjoint if need_a else None, adjoint_carries)
+    gW_out, g_gate = direction.sums(u, gy, carries, adjoint if need_a else None, adjoint_carries)
     gB = torch.complex(gW_in[0], gW_in[1]).t().contiguous()
-    gC = torch.complex(gW_out[0], -gW_out[1]) * factor
+    gC = torch.complex(gW_out[0], -gW_out[1]) * arguments.conj_factor
     ga = None
     if need_a:
-        over = 1 if len(system.a) > 1 else (0, 1)
+        over = 1 if len(direction.a) > 1 else (0, 1)
         ga = g_gate.sum(over, keepdim=True, dtype=torch.complex128).to(g_gate.dtype)
-    return gu, ga, gB, gC, None if x0 is None else system.a.conj() * adjoint_carries[:, 0]
+    gx0 = None if arguments.x0 is None else direction.a.conj() * adjoint_carries[:, 0]
+    return {"u": gu, "a": ga, "B": gB, "C": gC, "x0": gx0}
 
 
 def _real(t: Tensor) -> Tensor:

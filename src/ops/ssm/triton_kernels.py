@@ -41,7 +41,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..scan.triton_onepass import power, times
+from ..scan.triton_kernels import power, times
 from .triton_parts import (
     add_kick,
     load_block,

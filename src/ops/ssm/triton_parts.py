@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..scan.triton_onepass import times
+from ..scan.triton_kernels import times
 
 
 @triton.jit

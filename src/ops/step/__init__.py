@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .interface import AT_TIME_BATCH, MIXED_BATCH, MixedStep, NativeStep, SeparateStep, available, unobserved
+from .interface import AT_TIME_BATCH, MIMO_BATCH, MIMOStep, NativeStep, SISOStep, available, unobserved
 
-__all__ = ["AT_TIME_BATCH", "MIXED_BATCH", "MixedStep", "NativeStep", "SeparateStep", "available", "unobserved"]
+__all__ = ["AT_TIME_BATCH", "MIMO_BATCH", "MIMOStep", "NativeStep", "SISOStep", "available", "unobserved"]

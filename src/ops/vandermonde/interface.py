@@ -8,7 +8,7 @@ built by doubling (T[m : 2m] = T[0 : m] w^m: a complex product per entry and no 
 of interleaved (re, im), and joined by one batched real product of shapes (Q, 2N) and (2N, M). Cost per feature:
 O(N sqrt(L)) for the tables, 2 N L real multiply-adds for the product.
 
-On a GPU the same sums run as Triton kernels (`triton_vandermonde`), which split each tile of positions that way.
+On a GPU the same sums run as Triton kernels (`triton`), which split each tile of positions that way.
 
 Accuracy: the factors w^(2^k) are squared in the precision of `w`, so an entry of the table has seen at most log2(L)
 roundings of the working precision. Give `w` in complex128 with complex64 coefficients: the phase after L steps is then
@@ -31,11 +31,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import UsageError
-from ..runtime import sum_backends
-from ..runtime.autograd import refuse_transforms
+from ..runtime.backends import choose
 from ..runtime.keops import lazy_tensor
+from ..runtime.proof import waves
 
-__all__ = ["normal_numbers", "tiles_in_blocks", "vandermonde", "vandermonde_sum"]
+__all__ = ["tiles_in_blocks", "vandermonde", "vandermonde_sum"]
 
 _NEXT_TO_ZERO = 1e-18
 # Elements of a tile of the batch on a CPU: 2 MiB of float32, and as much again for its products.
@@ -61,8 +61,7 @@ def vandermonde(coefficient: Tensor, w: Tensor, length: int, backend: str = "aut
     [[2.0, 1.0, 0.5, 0.25]]
     """
     _check(coefficient, w, length)
-    backend = sum_backends.choose("vandermonde", backend, w.device)
-    refuse_transforms("vandermonde")
+    backend = choose("vandermonde", backend, w, proof=prove)
     if backend == "keops":
         return _vandermonde_keops(coefficient, w, length)
     rows = coefficient.reshape(-1, *w.shape).transpose(0, 1)
@@ -86,11 +85,21 @@ def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False, back
         UsageError: shapes or dtypes that do not fit, unknown backend, or one that cannot run here.
     """
     _check_sum(sequence, w)
-    backend = sum_backends.choose("vandermonde_sum", backend, w.device)
-    refuse_transforms("vandermonde_sum")
+    backend = choose("vandermonde_sum", backend, w, proof=prove)
     rows = sequence.reshape(-1, *sequence.shape[-2:]).transpose(0, 1)
     sums = _VandermondeSum.apply(rows, w, newest_last, backend)
     return sums.transpose(0, 1).reshape(*sequence.shape[:-1], w.shape[-1])
+
+
+def prove(backend: str, device: torch.device) -> list[Tensor]:
+    """The case by which Triton's kernels are checked on a device: both sums, with all gradients."""
+    coefficient = waves(2, 2, 5, device=device, complex=True).requires_grad_()
+    w = (0.95 * waves(2, 5, device=device, complex=True)).to(torch.complex128).requires_grad_()
+    sequence = waves(2, 2, 150, device=device).requires_grad_()
+    kernel, sums = _Vandermonde.apply(coefficient, w, 150, backend), _VandermondeSum.apply(sequence, w, True, backend)
+    weights = waves(*kernel.shape, device=device), waves(*sums.shape, device=device, complex=True)
+    gradients = torch.autograd.grad((kernel, sums), (coefficient, w, sequence), weights)
+    return [kernel.detach(), sums.detach(), *gradients]
 
 
 def tiles_in_blocks(sequence: Tensor, M: int, Q: int) -> Iterator[Tensor]:
@@ -228,9 +237,9 @@ def _vandermonde_keops(coefficient: Tensor, w: Tensor, length: int) -> Tensor:
 
 
 def _triton() -> ModuleType:
-    from . import triton as triton_vandermonde
+    from . import triton
 
-    return triton_vandermonde
+    return triton
 
 
 def _check(coefficient: Tensor, w: Tensor, length: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fractal_ssm.models.blocks.mixer import MIXERS, build_mixer
-from fractal_ssm.ops.pointwise import gated, gelu_tanh, interface as functions
+from fractal_ssm.ops.pointwise import gated, gelu_tanh, interface
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -26,7 +26,7 @@ SHAPES = [(3, 128, 100), (2, 1031, 17), (1, 1, 40000)]
 @pytest.fixture
 def small_too(monkeypatch):
     """The passes take tensors of any size."""
-    monkeypatch.setattr(functions, "_SMALL", 1)
+    monkeypatch.setattr(interface, "_SMALL", 1)
 
 
 def draw(*shape, seed=0, dtype=torch.float64, scale=3.0):
@@ -234,7 +234,7 @@ def test_mixers_are_the_same_without_numba(monkeypatch, name):
 
     found = run()
     assert name in ("mlp", "glu") or is_compiled(found[0])
-    monkeypatch.setattr(functions, "numba_obstacle", lambda: "not there")
+    monkeypatch.setattr(interface, "numba_obstacle", lambda: "not there")
     expected = run()
     assert not is_compiled(expected[0])
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)

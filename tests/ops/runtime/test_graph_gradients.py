@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fractal_ssm.ops.convolution import convolve
-from fractal_ssm.ops.ssm import ssm, two_way_ssm
+from fractal_ssm.ops.ssm import ssm, bidirectional_ssm
 
 B, L, H, P = 2, 5, 4, 3
 
@@ -20,8 +20,8 @@ B_bar, C = draw(P, H, dtype=torch.complex128), draw(H, P, dtype=torch.complex128
 CASES = {
     "a kernel given twice": (lambda k: convolve(u.detach(), k, k, "native"), (kernel,)),
     "a kernel made of u": (lambda u: convolve(u, u.mean(0).t().contiguous(), None, "native"), (u,)),
-    "one C both ways": (lambda *t: two_way_ssm(*t, t[-1]), (u, gates, B_bar, C)),
-    "C backward made of C": (lambda *t: two_way_ssm(*t, 1j * t[-1]), (u, gates, B_bar, C)),
+    "one C both ways": (lambda *t: bidirectional_ssm(*t, t[-1]), (u, gates, B_bar, C)),
+    "C backward made of C": (lambda *t: bidirectional_ssm(*t, 1j * t[-1]), (u, gates, B_bar, C)),
     "C made of B": (lambda u, a, b: ssm(u, a, b, b.t())[0], (u, gates, B_bar)),
     "x0 made of u": (lambda u, a, b, c: ssm(u, a, b, c, u.mean(1)[:, :P].to(a.dtype))[0], (u, gates, B_bar, C)),
     "gates made of u": (lambda u, b, c: ssm(u, u[..., :P].sigmoid().to(b.dtype), b, c)[0], (u, B_bar, C)),
@@ -39,7 +39,7 @@ def test_no_path_outside_the_operator_is_counted_twice(name):
         torch.testing.assert_close(one, other.detach(), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("operator", [lambda *t: ssm(*t)[0], lambda *t: two_way_ssm(*t, t[-1])])
+@pytest.mark.parametrize("operator", [lambda *t: ssm(*t)[0], lambda *t: bidirectional_ssm(*t, t[-1])])
 def test_a_batch_of_gradients(operator):
     inputs = (u, gates, B_bar, C)
     y = operator(*inputs)

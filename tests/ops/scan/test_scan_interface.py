@@ -62,12 +62,17 @@ def test_an_unknown_backend_names_the_nearest():
         scan(torch.ones(2), torch.ones(1, 3, 2), backend="nativ")
 
 
+def without_packages(monkeypatch):
+    monkeypatch.setattr(presence.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(backends, "numba_obstacle", presence._find_obstacle.__wrapped__)
+    monkeypatch.setattr(backends, "_find_triton", backends._find_triton.__wrapped__)
+
+
 def test_a_backend_that_cannot_run_says_why_and_what_to_do(monkeypatch):
     monkeypatch.setattr(backends, "interpreting", lambda: False)
     with pytest.raises(UsageError, match="CUDA or ROCm device.*backend='auto'"):
         scan(torch.ones(2), torch.ones(1, 3, 2), backend="triton")
-    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(backends, "numba_obstacle", presence._find_obstacle.__wrapped__)
+    without_packages(monkeypatch)
     with pytest.raises(UsageError, match="pip install numba"):
         scan(torch.ones(2), torch.ones(1, 3, 2), backend="native")
     with pytest.raises(UsageError, match="pip install triton"):
@@ -76,7 +81,7 @@ def test_a_backend_that_cannot_run_says_why_and_what_to_do(monkeypatch):
 
 def test_auto_says_once_what_it_chose(monkeypatch, caplog):
     monkeypatch.setattr(backends, "_said", set())
-    with caplog.at_level(logging.INFO, logger="fractal_ssm.scan"):
+    with caplog.at_level(logging.INFO, logger="fractal_ssm.backends"):
         for _ in range(3):
             scan(torch.ones(2), torch.ones(1, 3, 2))
     assert [record.message for record in caplog.records] == ["scan on cpu: backend 'native', the fastest here."]
@@ -84,8 +89,7 @@ def test_auto_says_once_what_it_chose(monkeypatch, caplog):
 
 def test_auto_falls_back_to_torch_with_one_message(monkeypatch, caplog):
     monkeypatch.setattr(backends, "_said", set())
-    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(backends, "numba_obstacle", presence._find_obstacle.__wrapped__)
+    without_packages(monkeypatch)
     case = make("constant", torch.float64, 9)
     for _ in range(2):
         assert max(errors(run(case, scan), oracle(case))) < 1e-12

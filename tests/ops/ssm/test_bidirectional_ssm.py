@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fractal_ssm import UsageError
-from fractal_ssm.ops.ssm import bidirectional as two_way, ssm, two_way_ssm
+from fractal_ssm.ops.ssm import bidirectional, bidirectional_ssm, ssm
 from ssm_cases import cut
 
 
@@ -39,39 +39,41 @@ def check(tensors, found, expected, tolerance=1e-11):
 @pytest.mark.parametrize("batch", [1, 3])
 def test_equals_the_two_directions(batch, length, modes):
     tensors = inputs(batch, length, modes=modes)
-    check(tensors, two_way_ssm(*tensors), one_by_one(*tensors))
+    check(tensors, bidirectional_ssm(*tensors), one_by_one(*tensors))
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_runs_as_one_operator_here(monkeypatch, checkpoint):
     """The tests above would pass on two operators too."""
-    monkeypatch.setattr(two_way, "ssm", None)
-    assert two_way_ssm(*inputs(), checkpoint=checkpoint).shape == (3, 17, 3)
+    monkeypatch.setattr(bidirectional, "ssm", None)
+    assert bidirectional_ssm(*inputs(), checkpoint=checkpoint).shape == (3, 17, 3)
 
 
 def test_operator_contract():
     u, a, *rest = inputs(features_out=4)
     D, gamma = torch.randn(4, dtype=torch.float64).requires_grad_(), torch.rand(1, 17, 5).to(a.dtype).requires_grad_()
     a = a.detach()[None, None].requires_grad_()
-    torch.library.opcheck(torch.ops.fractal_ssm.two_way_ssm.default, (u, a, *rest, D, gamma, 2.0, False))
+    B, C, C_backward = rest
+    arguments = (u, a, B, C, D, gamma, None, None, False, 2.0, "native", False, C_backward)
+    torch.library.opcheck(torch.ops.fractal_ssm.bidirectional_ssm.default, arguments)
 
 
 def test_on_several_threads():
     """Enough work that the scans start them."""
     tensors = inputs(4, 1000, modes=32, real=torch.float32)
-    check(tensors, two_way_ssm(*tensors), one_by_one(*tensors, backend="native"), tolerance=1e-4)
+    check(tensors, bidirectional_ssm(*tensors), one_by_one(*tensors, backend="native"), tolerance=1e-4)
 
 
 @pytest.mark.parametrize("features", [1, 2])
 def test_one_feature(features):
     """Where slices of the gradients are contiguous, they must not share memory."""
     tensors = inputs(features=features, features_out=1)
-    check(tensors, two_way_ssm(*tensors), one_by_one(*tensors))
+    check(tensors, bidirectional_ssm(*tensors), one_by_one(*tensors))
 
 
 def test_without_conjugate_pairs():
     tensors = inputs()
-    check(tensors, two_way_ssm(*tensors, conj_sym=False), one_by_one(*tensors, conj_sym=False))
+    check(tensors, bidirectional_ssm(*tensors, conj_sym=False), one_by_one(*tensors, conj_sym=False))
 
 
 # Two samples and one, single samples, and samples too long for states of both directions at a time.
@@ -82,20 +84,20 @@ def test_gain_feedthrough_and_recomputation_piece_by_piece(monkeypatch, most, ch
     tensors, D = inputs(features_out=4), torch.randn(4, dtype=torch.float64).requires_grad_()
     gamma = None if gain is None else torch.randn(gain, dtype=torch.complex128).requires_grad_()
     cut(monkeypatch, most)
-    found = two_way_ssm(*tensors, gamma=gamma, checkpoint=checkpoint, D=D)
-    expected = one_by_one(*tensors, gamma=gamma) + D * tensors[0]
+    found = bidirectional_ssm(*tensors, input_gain=gamma, checkpoint=checkpoint, D=D)
+    expected = one_by_one(*tensors, input_gain=gamma) + D * tensors[0]
     check([*tensors, D, *([] if gain is None else [gamma])], found, expected)
 
 
 def test_real_gain():
     tensors, gamma = inputs(), torch.rand(17, 5, dtype=torch.float64).requires_grad_()
-    check([*tensors, gamma], two_way_ssm(*tensors, gamma=gamma), one_by_one(*tensors, gamma=gamma))
+    check([*tensors, gamma], bidirectional_ssm(*tensors, input_gain=gamma), one_by_one(*tensors, input_gain=gamma))
 
 
 def test_recomputation_keeps_no_states():
     tensors, kept = inputs(length=1000), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t.shape), t)[1], lambda t: t):
-        two_way_ssm(*tensors, checkpoint=True)
+        bidirectional_ssm(*tensors, checkpoint=True)
     assert (3, 0, 10) in kept and (3, 1000, 10) not in kept
 
 
@@ -103,23 +105,23 @@ def test_recomputation_keeps_no_states():
 def test_gates_that_vary(shape):
     u, a, *rest = inputs()
     tensors = [u, (a.detach() * torch.rand(shape, dtype=torch.float64)).requires_grad_(), *rest]
-    check(tensors, two_way_ssm(*tensors), one_by_one(*tensors))
+    check(tensors, bidirectional_ssm(*tensors), one_by_one(*tensors))
 
 
 def test_wrong_shape_is_refused():
     *tensors, C_backward = inputs()
     with pytest.raises(UsageError, match="ssm takes C of shape"):
-        two_way_ssm(*tensors, C_backward[:, 1:])
+        bidirectional_ssm(*tensors, C_backward[:, 1:])
 
 
 @pytest.mark.parametrize("extras", [False, True])
 def test_first_and_second_derivatives(extras):
     tensors = inputs(1, 3, 2, 2, features_out=2)
-    function = two_way_ssm
+    function = bidirectional_ssm
     if extras:
         gamma = torch.randn(3, 2, dtype=torch.complex128).requires_grad_()
         tensors += [torch.randn(2, dtype=torch.float64).requires_grad_(), gamma]
-        function = lambda *parts: two_way_ssm(*parts[:5], D=parts[5], gamma=parts[6])  # noqa: E731
+        function = lambda *parts: bidirectional_ssm(*parts[:5], D=parts[5], input_gain=parts[6])  # noqa: E731
     assert torch.autograd.gradcheck(function, tensors)
     assert torch.autograd.gradgradcheck(function, tensors)
 
@@ -130,7 +132,7 @@ def test_gradient_of_some_inputs_only():
     for index in range(5):
         alone = [t.detach() for t in tensors]
         alone[index].requires_grad_()
-        found = torch.autograd.grad(two_way_ssm(*alone).sum(), alone[index])[0]
+        found = torch.autograd.grad(bidirectional_ssm(*alone).sum(), alone[index])[0]
         torch.testing.assert_close(found, expected[index], rtol=1e-10, atol=1e-10)
 
 
@@ -138,25 +140,25 @@ def test_conjugated_views_and_strided_input():
     u, a, B_bar, C, C_backward = inputs()
     u, B_bar = u.transpose(0, 1).contiguous().transpose(0, 1), B_bar.t().contiguous().t()
     tensors = [t.detach().requires_grad_() for t in (u, a.conj(), B_bar, C.conj(), C_backward)]
-    check(tensors, two_way_ssm(*tensors), one_by_one(*tensors))
+    check(tensors, bidirectional_ssm(*tensors), one_by_one(*tensors))
 
 
 def test_autocast_and_half_precision_do_not_touch_the_state():
     tensors = inputs(real=torch.float32)
-    expected = two_way_ssm(*tensors)
+    expected = bidirectional_ssm(*tensors)
     with torch.autocast("cpu", torch.bfloat16):
-        found = two_way_ssm(*tensors)
+        found = bidirectional_ssm(*tensors)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     u = tensors[0].bfloat16()
-    half = two_way_ssm(u, *tensors[1:])
+    half = bidirectional_ssm(u, *tensors[1:])
     assert half.dtype == torch.bfloat16
-    torch.testing.assert_close(half.float(), two_way_ssm(u.float(), *tensors[1:]), rtol=1e-2, atol=1e-5)
+    torch.testing.assert_close(half.float(), bidirectional_ssm(u.float(), *tensors[1:]), rtol=1e-2, atol=1e-5)
 
 
 def test_compiled_without_a_graph_break():
     tensors = inputs()
-    compiled = torch.compile(two_way_ssm, fullgraph=True, backend="aot_eager")
-    check(tensors, compiled(*tensors), two_way_ssm(*tensors))
+    compiled = torch.compile(bidirectional_ssm, fullgraph=True, backend="aot_eager")
+    check(tensors, compiled(*tensors), bidirectional_ssm(*tensors))
 
 
 # torch's own rules for forward mode are compiled on first use.
@@ -164,5 +166,5 @@ def test_compiled_without_a_graph_break():
 def test_forward_mode_follows_the_reference():
     u, *rest = (t.detach() for t in inputs())
     tangent = torch.randn_like(u)
-    y, found = torch.func.jvp(lambda u: two_way_ssm(u, *rest), (u,), (tangent,))
-    torch.testing.assert_close(found, two_way_ssm(tangent, *rest), rtol=1e-10, atol=1e-10)
+    y, found = torch.func.jvp(lambda u: bidirectional_ssm(u, *rest), (u,), (tangent,))
+    torch.testing.assert_close(found, bidirectional_ssm(tangent, *rest), rtol=1e-10, atol=1e-10)

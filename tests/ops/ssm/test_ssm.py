@@ -25,7 +25,7 @@ def test_equals_the_loop(backend, mode, reverse, checkpoint):
 def test_gain_per_step(backend, gain, checkpoint):
     tensors = inputs("full")
     gamma = torch.rand(SHAPES[gain], dtype=torch.float64).requires_grad_()
-    ours = ssm(*tensors, backend=backend, gamma=gamma, checkpoint=checkpoint)
+    ours = ssm(*tensors, backend=backend, input_gain=gamma, checkpoint=checkpoint)
     check([*tensors, gamma], ours, loop(*tensors, gamma=gamma))
 
 
@@ -33,7 +33,7 @@ def test_gain_per_step(backend, gain, checkpoint):
 def test_state_after_each_sample_s_own_last_step(gain):
     tensors, lengths = inputs(), torch.tensor([17, 1, 9])
     gamma = torch.rand(L, P, dtype=torch.float64) if gain else None
-    check(tensors, ssm(*tensors, gamma=gamma, lengths=lengths), loop(*tensors, gamma=gamma, lengths=lengths))
+    check(tensors, ssm(*tensors, input_gain=gamma, lengths=lengths), loop(*tensors, gamma=gamma, lengths=lengths))
 
 
 def test_without_conjugate_pairs():
@@ -87,7 +87,7 @@ def test_first_and_second_derivatives_with_gain_and_feedthrough():
         for i, shape in enumerate(shapes)
     )
     tensors = [t.requires_grad_() for t in (u, a, B_bar, C, x0, gamma, D)]
-    function = lambda *parts: ssm(*parts[:5], gamma=parts[5], D=parts[6])  # noqa: E731
+    function = lambda *parts: ssm(*parts[:5], input_gain=parts[5], D=parts[6])  # noqa: E731
     assert torch.autograd.gradcheck(function, tensors)
     assert torch.autograd.gradgradcheck(function, tensors)
 
@@ -122,9 +122,9 @@ def test_half_precision_input_is_computed_in_single(dtype):
 def test_autocast_does_not_touch_the_state(gain):
     tensors = inputs(real=torch.float32)
     gamma = torch.ones(L, P) if gain else None
-    expected = ssm(*tensors, gamma=gamma)
+    expected = ssm(*tensors, input_gain=gamma)
     with torch.autocast("cpu", torch.bfloat16):
-        found = ssm(*tensors, gamma=gamma)
+        found = ssm(*tensors, input_gain=gamma)
     gradients = torch.autograd.grad(found[0].sum(), tensors)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     torch.testing.assert_close(gradients, torch.autograd.grad(expected[0].sum(), tensors), rtol=0, atol=0)
@@ -184,7 +184,7 @@ def errors(found, exact):
     [
         ({0: torch.zeros(B, 0, H)}, "L >= 1"),
         ({0: torch.zeros(B, L, H, dtype=torch.complex64)}, "real u"),
-        ({2: torch.zeros(P, H + 1)}, r"B_bar of shape \(P, H\) = \(5, 4\), got \(5, 5\)"),
+        ({2: torch.zeros(P, H + 1)}, r"B of shape \(P, H\) = \(5, 4\), got \(5, 5\)"),
         ({3: torch.zeros(P, H)}, "C of shape"),
         ({1: torch.zeros(B, P)}, "Lambda_bar of shape"),
         ({4: torch.zeros(P)}, r"x0 of shape \(3, 5\), got \(5,\)"),

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fractal_ssm.ops.ssm import passes as sweep, ssm
+from fractal_ssm.ops.ssm import passes, ssm
 from fractal_ssm.ops.ssm.native import feedthrough_gradients
 from ssm_cases import H_OUT, SHAPES, B, H, L, P, check, cut, inputs, loop
 
@@ -50,7 +50,7 @@ def test_gain_and_feedthrough_piece_by_piece(monkeypatch, shape, real, checkpoin
     expected = loop(*tensors, gamma=gamma if len(shape) < 3 or shape[0] > 1 else gamma[0], D=D)
     for most in SIZES:
         cut(monkeypatch, most)
-        check([*tensors, gamma, D], ssm(*tensors, gamma=gamma, checkpoint=checkpoint, D=D), expected)
+        check([*tensors, gamma, D], ssm(*tensors, input_gain=gamma, checkpoint=checkpoint, D=D), expected)
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch", "native"])
@@ -116,12 +116,12 @@ def test_seeds_and_inputs_that_are_not_contiguous(monkeypatch):
 def test_recomputation_holds_the_states_of_a_piece_at_a_time(monkeypatch, gain):
     """In neither direction does the operator make states of more than a sixteenth of the batch at a time."""
     made = []
-    make = sweep.System.drive
-    monkeypatch.setattr(sweep.System, "drive", lambda *parts: (made.append(parts[3].shape), make(*parts)))
+    make = passes.Prepared.drive
+    monkeypatch.setattr(passes.Prepared, "drive", lambda *parts: (made.append(parts[3].shape), make(*parts)))
     cut(monkeypatch, 10)
     tensors = inputs(length=1600)
     gamma = torch.rand(1600, P, dtype=torch.float64).requires_grad_() if gain else None
-    torch.autograd.grad(ssm(*tensors, gamma=gamma, checkpoint=True)[0].sum(), tensors)
+    torch.autograd.grad(ssm(*tensors, input_gain=gamma, checkpoint=True)[0].sum(), tensors)
     assert len(made) == 2 * 18
     assert max(made) == (1, 267, P)
 

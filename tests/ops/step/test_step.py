@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fractal_ssm.models.fractal.scaled_time import discretize_scaled
-from fractal_ssm.ops.step import MixedStep, SeparateStep, unobserved
+from fractal_ssm.ops.step import MIMOStep, SISOStep, unobserved
 from torch.utils.flop_counter import FlopCounterMode
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
@@ -56,7 +56,7 @@ def test_a_mixed_step_is_its_equation(real, P, H, batch):
     u, x = draw(batch, H, dtype=real), draw(batch, P, dtype=real.to_complex())
     before = u.clone(), x.clone()
     for gain in (1.0, 2.0):
-        assert_close(MixedStep(*tensors, gain)(u, x), mixed_expected(tensors, u, x, gain))
+        assert_close(MIMOStep(*tensors, gain)(u, x), mixed_expected(tensors, u, x, gain))
     assert torch.equal(u, before[0]) and torch.equal(x, before[1])
 
 
@@ -68,7 +68,7 @@ def test_a_step_at_a_time_is_that_of_the_scaled_system(real, times):
     Lambda = torch.complex(-1e-4 - 8 * torch.rand(P, dtype=real), draw(P, dtype=real))
     u, x, elapsed = draw(batch, H, dtype=real), draw(batch, P, dtype=real.to_complex()), torch.tensor(times).double()
     Lambda_bar, gamma = discretize_scaled(Lambda.to(torch.complex128), elapsed, torch.ones_like(elapsed))
-    y, after, until = MixedStep(Lambda, None, B, C, D, 2.0).at_time(u, x, elapsed)
+    y, after, until = MIMOStep(Lambda, None, B, C, D, 2.0).at_time(u, x, elapsed)
     assert_close([y, after], mixed_expected([Lambda_bar, gamma, B, C, D], u, x, 2.0))
     assert torch.equal(until, elapsed + 1)
 
@@ -82,9 +82,9 @@ def test_a_separate_step_is_its_equation(real, P, H, batch, rank, channels):
     Lambda, B, C, D = draws(shapes, real)
     P_r, Q = (draw(rank, H, P, dtype=real.to_complex(), seed=seed) for seed in (8, 9))
     u, x = draw(batch, H, dtype=real), draw(batch, H, P, dtype=real.to_complex())
-    found = SeparateStep(Lambda, B, C, D, P_r, Q)(u, x)
+    found = SISOStep(Lambda, B, C, D, P_r, Q)(u, x)
     if not rank:
-        assert_close(SeparateStep(Lambda, B, C, D)(u, x), found)
+        assert_close(SISOStep(Lambda, B, C, D)(u, x), found)
     Lambda, B, C, D, P_r, Q, u, x = wide([Lambda, B, C, D, P_r, Q, u, x])
     after = Lambda * x + B * u[..., None]
     for r in range(rank):
@@ -96,7 +96,7 @@ def test_a_separate_step_is_its_equation(real, P, H, batch, rank, channels):
 def test_samples_shared_between_threads_give_the_same():
     threads, (P, H, batch) = torch.get_num_threads(), (32, 64, 9)
     Lambda, B, C, D = draws([((H, P), "complex")] * 2 + [((1, H, P), "complex"), (H,)], torch.float32)
-    step, u, x = SeparateStep(Lambda, B, C, D), draw(batch, H).float(), draw(batch, H, P, dtype=torch.complex64)
+    step, u, x = SISOStep(Lambda, B, C, D), draw(batch, H).float(), draw(batch, H, P, dtype=torch.complex64)
     try:
         torch.set_num_threads(2)
         assert step._kernels.threads_for(x) == 2
@@ -111,17 +111,17 @@ def test_samples_shared_between_threads_give_the_same():
 def test_lazy_and_strided_inputs():
     tensors = mixed(torch.float64, 3, 4)
     u, x = draw(4, 2).T, draw(2, 3, dtype=torch.complex128).conj()
-    assert_close(MixedStep(*tensors, 2.0)(u, x), mixed_expected(tensors, u, x, 2.0))
+    assert_close(MIMOStep(*tensors, 2.0)(u, x), mixed_expected(tensors, u, x, 2.0))
     negative = draw(2, 4, dtype=torch.complex128).conj().imag
     assert negative.is_neg()
-    assert_close(MixedStep(*tensors, 2.0)(negative, x), mixed_expected(tensors, negative, x, 2.0))
+    assert_close(MIMOStep(*tensors, 2.0)(negative, x), mixed_expected(tensors, negative, x, 2.0))
     lazy = [tensor.conj() for tensor in tensors]
-    assert_close(MixedStep(*lazy, 2.0)(u, x), mixed_expected(lazy, u, x, 2.0))
+    assert_close(MIMOStep(*lazy, 2.0)(u, x), mixed_expected(lazy, u, x, 2.0))
 
 
 def test_tensors_are_read_where_they_lie_and_kept():
     tensors = mixed(torch.float64, 3, 4)
-    step, u, x = MixedStep(*tensors, 2.0), draw(2, 4), draw(2, 3, dtype=torch.complex128)
+    step, u, x = MIMOStep(*tensors, 2.0), draw(2, 4), draw(2, 3, dtype=torch.complex128)
     tensors[2].mul_(0.5)
     assert step.reads(tensors[2]) and not step.reads(tensors[2].clone())
     expected = mixed_expected(tensors, u, x, 2.0)
@@ -132,9 +132,9 @@ def test_tensors_are_read_where_they_lie_and_kept():
 def test_what_a_kernel_cannot_read_is_refused():
     tensors = mixed(torch.float64, 3, 4)
     with pytest.raises(TypeError, match="one precision"):
-        MixedStep(*tensors[:-1], tensors[-1].float(), 2.0)
+        MIMOStep(*tensors[:-1], tensors[-1].float(), 2.0)
     with pytest.raises(TypeError, match="on a CPU"):
-        MixedStep(*(tensor.to("meta") for tensor in tensors), 2.0)
+        MIMOStep(*(tensor.to("meta") for tensor in tensors), 2.0)
 
 
 def test_what_follows_operators_is_noticed():
