@@ -1,15 +1,14 @@
-"""The part of `gpu_check` that times whole models: a training step at the shapes of ListOps and Path-X."""
+"""Whole models on a GPU: a training step at the shapes of ListOps and Path-X."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from scripts.bench.timing import Table, time_gpu
+from ..timing import Table, time_gpu
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,6 @@ LAYERS: dict[str, dict[str, Any]] = {
 
 def time_models(device: str, dry_run: bool, table: Table) -> None:
     """Forward, backward and AdamW step, eager and as a CUDA graph, with peak memory over idle."""
-    if importlib.util.find_spec("fractal_ssm.models") is None:
-        table.add(stage="time-models", case="all", note="not available: this checkout has no fractal_ssm.models")
-        return
     for name, shape in (TINY if dry_run else SHAPES).items():
         for layer, options in LAYERS.items():
             case = f"{name} {layer} (B {shape.batch}, L {shape.length}, H {shape.d_model}, {shape.n_layers} blocks)"
@@ -48,7 +44,7 @@ def time_models(device: str, dry_run: bool, table: Table) -> None:
                 _time_model(case, {"name": layer, **options}, shape, device, dry_run, table)
             except Exception as error:
                 # One layer that fails must not take the others' rows with it; it counts as failed.
-                table.add(stage="time-models", case=case, ok=False, note=f"{type(error).__name__}: {error}"[:300])
+                table.add(stage="models", case=case, ok=False, note=f"{type(error).__name__}: {error}"[:300])
 
 
 def _time_model(
@@ -78,7 +74,7 @@ def _time_model(
 
     loss = step().item()
     if dry_run:
-        table.add(stage="time-models", case=case, ok=loss == loss, note="dry run")
+        table.add(stage="models", case=case, ok=loss == loss, note="dry run")
         return
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -87,7 +83,7 @@ def _time_model(
     peak = (torch.cuda.max_memory_allocated() - before) / 1e6
     eager = time_gpu([step], graph=False, repeats=9)
     graph, note = _graph_time(step)
-    table.add(stage="time-models", case=case, what="training step", ok=loss == loss, ms=graph, eager_ms=eager.median,
+    table.add(stage="models", case=case, what="training step", ok=loss == loss, ms=graph, eager_ms=eager.median,
               p20=eager.p20, p80=eager.p80, peak_mb=peak, note=note)  # fmt: skip
 
 
