@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow bench figures doctor wheel clean
+.PHONY: help install train test test-slow bench gpu figures doctor wheel clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ test-slow: $(STAMP) ## run the tests that take minutes
 
 bench: $(STAMP) ## time scans, kernels and layers beside every installed peer; writes docs/performance.md
 	@$(RUN) -m scripts.bench $(ARGS)
+
+gpu: $(STAMP) ## on a machine with a GPU: check every kernel against double precision, then time it
+	@$(RUN) -m pytest -m gpu tests/gpu $(ARGS)
+	@$(RUN) -m scripts.bench.gpu
 
 figures: $(STAMP) ## draw every figure into docs/figures/
 	@$(RUN) scripts/figures/all.py $(ARGS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from rich.console import Console
@@ -12,8 +12,7 @@ from rich.table import Table
 
 from . import registry
 from .errors import UsageError
-from .ops import sum_backends
-from .ops.scan import backends as scan_backends
+from .ops.runtime.backends import OPERATIONS, choose, obstacle
 from .training.record import device_name, environment
 
 
@@ -56,22 +55,16 @@ def devices() -> Table:
 
 
 def backends() -> Table:
-    """Each operation's backends on each kind of device: what can run, and why the others cannot.
-
-    For the scan, also what auto takes.
-    """
-    kinds = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    """Each operation's backends on each kind of device: what auto takes, what else can run, why others cannot."""
     rows = []
-    for kind in kinds:
+    for kind in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
         device = torch.device(kind)
-        chosen = scan_backends.choose("auto", device)
-        for name in scan_backends.BACKENDS:
-            state = _state(lambda name=name, device=device: scan_backends.choose(name, device))
-            rows.append(("scan", kind, name, f"{state}, chosen by auto" if name == chosen else state))
-    for operation in ("vandermonde", "cauchy"):
-        for name in sorted(set(sum_backends.BACKENDS) - {"auto"}):
-            state = _state(lambda name=name, operation=operation: sum_backends.check(operation, name))
-            rows.append((operation, "any", name, state))
+        for name, operation in OPERATIONS.items():
+            chosen = choose(name, "auto", device)
+            for backend in operation.backends:
+                reason = obstacle(backend, kind)
+                state = f"no: {reason}" if reason else "runs, chosen by auto" if backend == chosen else "runs"
+                rows.append((name, kind, backend, state))
     return _table("Backends", ("operation", "device", "backend", "state"), _reasons_once(rows))
 
 
@@ -103,14 +96,6 @@ def _plugins(arguments: Iterable[str]) -> list[str]:
             raise UsageError(f"The doctor takes imports=MODULE[,MODULE...], got {argument!r}.")
         modules += [module.strip() for module in value.strip("[]").split(",")]
     return modules
-
-
-def _state(check: Callable[[], object]) -> str:
-    try:
-        check()
-    except UsageError as error:
-        return f"no: {error}"
-    return "runs"
 
 
 def _with_origin(name: str, module: str) -> str:

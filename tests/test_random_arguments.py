@@ -13,7 +13,7 @@ import torch
 from fractal_ssm import DSS, LRU, S4, S4D, S5, Attention, Fractal, UsageError, hippo
 from fractal_ssm.ops.convolution import convolve
 from fractal_ssm.ops.discretize import discretize
-from fractal_ssm.ops.fused import ssm, two_way_ssm
+from fractal_ssm.ops.ssm import bidirectional_ssm, ssm
 from fractal_ssm.ops.vandermonde import vandermonde, vandermonde_sum
 
 CALLS = 40
@@ -36,7 +36,7 @@ def targets():
     operator, times, u = hippo.operator("legs", 4), np.arange(1.0, 4.0), torch.ones(2, 4, 4)
     signal = {"u": np.ones(3), "t": times, "measure": "legs", "N": 4}
     half = torch.full((4,), 0.5 + 0j)
-    system = {"u": u, "Lambda_bar": half, "B_bar": u[0] + 0j, "C": u[0] + 0j}
+    system = {"u": u, "Lambda_bar": half, "B": u[0] + 0j, "C": u[0] + 0j}
     known = {
         "operator": {"name": "legs", "N": 4},
         "project": signal,
@@ -52,12 +52,12 @@ def targets():
         "discretize": {"Lambda": -half, "dt": half.real},
         "vandermonde": {"coefficient": u[0] + 0j, "w": 0.5 * u[0] + 0j, "length": 3},
         "ssm": system,
-        "two_way_ssm": {**system, "C_backward": u[0] + 0j},
+        "bidirectional_ssm": {**system, "C_backward": u[0] + 0j},
         **{kind.__name__: {"d_model": 4} for kind in (S4, S4D, S5, DSS, LRU, Fractal, Attention)},
     }
     functions = [getattr(fractal_ssm, name) for name in fractal_ssm.__all__ if not name.startswith(("hippo", "list"))]
     functions += [getattr(hippo, name) for name in hippo.__all__ if not name.startswith(("register", "list"))]
-    functions += [convolve, discretize, vandermonde, vandermonde_sum, ssm, two_way_ssm]
+    functions += [convolve, discretize, vandermonde, vandermonde_sum, ssm, bidirectional_ssm]
     functions.remove(UsageError)
     found = {
         getattr(f, "__qualname__", str(f)).replace("Registry.register", "register"): (f, known.get(f.__name__, {}))

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 from fractal_ssm import scan
-from fractal_ssm.ops.fused import ssm
+from fractal_ssm.ops.ssm import ssm
 from fractal_ssm.ops.vandermonde import vandermonde
 from torch import Tensor
 

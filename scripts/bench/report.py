@@ -26,7 +26,7 @@ def write(tables: dict[str, str], target: Path) -> None:
 
 
 def gpu_table(sources: list[Path]) -> str:
-    """The scan's rows of `gpu_check`: time, the time of a device copy of b, and the share of its bandwidth."""
+    """The scan's rows of `scripts.bench.gpu`: time, the time of a device copy of b, and the share of its bandwidth."""
     parts = ["| case | direction | ms | copy ms | share of copy bandwidth | where |", "|---|---|---|---|---|---|"]
     for source in sources:
         with source.open() as file:

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 from fractal_ssm import S4, S4D
-from fractal_ssm.ops.keops import lazy_tensor
+from fractal_ssm.ops.runtime.keops import lazy_tensor
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -126,7 +126,7 @@ class SequenceModel(nn.Module):
         Returns:
             logits: (B, n_classes).
         """
-        x, _ = self.features(inputs, lengths=lengths, dt_scale=dt_scale)
+        x, _ = self.features(inputs, lengths=lengths, dt_scale=dt_scale, return_state=False)
         return self.head(pool_positions(x, self.pool, lengths))
 
     def features(
@@ -135,6 +135,7 @@ class SequenceModel(nn.Module):
         state: Any = None,
         lengths: Tensor | None = None,
         dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
     ) -> tuple[Tensor, Any]:
         """Features before pooling, and the state to go on from.
 
@@ -143,8 +144,10 @@ class SequenceModel(nn.Module):
         Args:
             inputs, lengths, dt_scale: as for `forward`.
             state: what `initial_state` or an earlier call returned; None starts from rest.
+            return_state: False leaves out the state and what it costs, as `forward` does.
         Returns:
-            x: (B, L, H) ((B, L + 1, H) with the class token of pool="cls" in front) and the state, None if not causal.
+            x: (B, L, H) ((B, L + 1, H) with the class token of pool="cls" in front) and the state, None if not causal
+            or not asked for.
         """
         if state is not None and not self.causal:
             raise UsageError("The model got a state but its layers carry none: build them with bidirectional: false.")
@@ -156,11 +159,11 @@ class SequenceModel(nn.Module):
                 raise UsageError("A dt_scale per position does not go with pool='cls', whose token has no time step.")
         new_states = []
         for block, layer_state in zip(self.blocks, states, strict=True):
-            x, layer_state = block(x, layer_state, lengths, dt_scale)
+            x, layer_state = block(x, layer_state, lengths, dt_scale, return_state)
             new_states.append(layer_state)
         if self.final_norm is not None:
             x = self.final_norm(x, lengths)
-        if not self.causal:
+        if not (self.causal and return_state):
             return x, None
         start = torch.zeros(len(x), dtype=torch.int64, device=x.device) if position is None else position
         return x, (start + (x.shape[1] if lengths is None else lengths), tuple(new_states))

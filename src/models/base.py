@@ -48,7 +48,12 @@ class SequenceLayer(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, u: Tensor, state: Any = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+        self,
+        u: Tensor,
+        state: Any = None,
+        lengths: Tensor | None = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
     ) -> tuple[Tensor, Any]:
         """Run the layer over a sequence.
 
@@ -59,8 +64,11 @@ class SequenceLayer(nn.Module, ABC):
                 positions are unspecified; the returned state is the one after each sample's own last valid position.
             dt_scale: factor on the layer's step dt: 2.0 for data sampled at half the rate of training; a tensor of
                 shape (B,) or (B, L) where the layer supports a step of its own per sample or per position.
+            return_state: False where nothing goes on from here, as in training: a layer that runs as a convolution
+                then computes no state, which is two fifths of S4D's forward pass.
         Returns:
-            y: (B, L, d_output) and the state to go on from (None for a layer that is not causal).
+            y: (B, L, d_output) and the state to go on from (None for a layer that is not causal, or if it is not
+            asked for).
         Raises:
             UsageError: a shape that does not fit, or something this layer cannot do, with what to do instead.
         """

@@ -1,8 +1,8 @@
 """The diagonal MIMO state space layer that S5, LRU and FRACTAL share: everything but where the modes come from.
 
-    x_k = Lambda_bar x_{k-1} + gamma B_tilde u_k,    y_k = g Re(C_tilde x_k) + D u_k
+    x_k = Lambda_bar x_{k-1} + gamma B_tilde u_k,    y_k = f Re(C_tilde x_k) + D u_k
 
-Suffixes: B batch, L length, H features, P modes. g is 2 when one of each conjugate pair is kept, else 1.
+Suffixes: B batch, L length, H features, P modes. f is 2 when one of each conjugate pair is kept, else 1.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..ops.fused import ssm, two_way_ssm
-from ..ops.step import MIXED_BATCH, MixedStep, NativeStep
+from ..ops.ssm import bidirectional_ssm, ssm
+from ..ops.step import MIMO_BATCH, MIMOStep, NativeStep
 from .base import broadcast_dt_scale, check_lengths, valid_mask
 from .stateful import StatefulLayer, full_precision, real_parameter
 
@@ -27,7 +27,7 @@ class StepMatrices(NamedTuple):
     Lambda: Tensor  # (P,), Lambda_bar where the step does not depend on time
     input: Tensor  # (H, 2P)
     output: Tensor  # (2P, H)
-    gain: Tensor | None = None  # (B or 1, P), of B u where the step depends on time
+    input_gain: Tensor | None = None  # (B or 1, P), of B u where the step depends on time
 
 
 class DiagonalSSM(StatefulLayer):
@@ -98,7 +98,12 @@ class DiagonalSSM(StatefulLayer):
         """
 
     def forward(
-        self, u: Tensor, state: Tensor | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+        self,
+        u: Tensor,
+        state: Tensor | None = None,
+        lengths: Tensor | None = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
         """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, P) complex."""
         self._check_input(u, state, lengths)
@@ -106,11 +111,11 @@ class DiagonalSSM(StatefulLayer):
             scale = broadcast_dt_scale(dt_scale, u)
             modes = self._discretise(scale.to(self.D.dtype) if isinstance(scale, Tensor) else scale)
             y, x_last = self._run(self._as_computed(u), *modes, state, lengths)
-        return y.to(u.dtype), x_last
+        return y.to(u.dtype), x_last if return_state else None
 
     def _advance(self, parts: StepMatrices, u: Tensor, state: Any) -> tuple[Tensor, Any]:
         Bu = torch.view_as_complex((u @ parts.input).view(u.shape[0], self.n_modes, 2))
-        x = torch.addcmul(Bu if parts.gain is None else parts.gain * Bu, parts.Lambda, state)
+        x = torch.addcmul(Bu if parts.input_gain is None else parts.input_gain * Bu, parts.Lambda, state)
         return torch.addmm(self.D * u, torch.view_as_real(x).view(u.shape[0], 2 * self.n_modes), parts.output), x
 
     def _run(
@@ -125,28 +130,27 @@ class DiagonalSSM(StatefulLayer):
         if lengths is not None:
             # A zeroed tail leaves the backward direction at rest when it reaches the last valid position.
             u = u.masked_fill(~valid_mask(lengths, u.shape[1])[..., None], 0.0)
-        gain = None
+        input_gain = None
         if gamma.dim() == 1:
             B_tilde = gamma[:, None] * B_tilde
         else:
-            gain = gamma
-        system, options = (u, Lambda_bar, B_tilde, self.C_tilde), self._options(gain)
+            input_gain = gamma
+        system, options = (u, Lambda_bar, B_tilde, self.C_tilde), self._options(input_gain)
         if self.C_backward is None:
             y, x_last = ssm(*system, x0, lengths=lengths, **options)
         else:
-            y, x_last = two_way_ssm(*system, torch.view_as_complex(self.C_backward), **options), None
+            y, x_last = bidirectional_ssm(*system, torch.view_as_complex(self.C_backward), **options), None
         return y, x_last
 
-    def _options(self, gain: Tensor | None) -> dict[str, Any]:
-        return {"conj_sym": self.conj_sym, "gamma": gain, "checkpoint": self.checkpoint, "D": self.D}
+    def _options(self, input_gain: Tensor | None) -> dict[str, Any]:
+        return {"conj_sym": self.conj_sym, "input_gain": input_gain, "checkpoint": self.checkpoint, "D": self.D}
 
     def _build_step(self) -> StepMatrices:
         Lambda_bar, gamma, B_tilde = self._discretise(1.0)
         return self._products(Lambda_bar, gamma[:, None] * B_tilde)
 
     def _products(self, Lambda: Tensor, B: Tensor) -> StepMatrices:
-        gain = 2.0 if self.conj_sym else 1.0
-        C = (self.C * self.C.new_tensor([gain, -gain])).flatten(1)
+        C = (self.C * self.C.new_tensor([self._conj_factor, -self._conj_factor])).flatten(1)
         return StepMatrices(
             Lambda, torch.view_as_real(B).transpose(1, 2).flatten(0, 1).t().contiguous(), C.t().contiguous()
         )
@@ -157,11 +161,15 @@ class DiagonalSSM(StatefulLayer):
     @property
     def _native_batch(self) -> int:
         """The most samples that are stepped natively; for more, products of matrices are faster."""
-        return MIXED_BATCH
+        return MIMO_BATCH
 
     def _build_native(self) -> NativeStep:
         Lambda_bar, gamma, B_tilde = self._discretise(1.0)
-        return self._mixed_step(Lambda_bar, gamma, B_tilde)
+        return self._mimo_step(Lambda_bar, gamma, B_tilde)
 
-    def _mixed_step(self, Lambda: Tensor, gamma: Tensor | None, B_tilde: Tensor) -> MixedStep:
-        return MixedStep(Lambda, gamma, B_tilde, self.C, self.D, 2.0 if self.conj_sym else 1.0)
+    def _mimo_step(self, Lambda: Tensor, gamma: Tensor | None, B_tilde: Tensor) -> MIMOStep:
+        return MIMOStep(Lambda, gamma, B_tilde, self.C, self.D, self._conj_factor)
+
+    @property
+    def _conj_factor(self) -> float:
+        return 2.0 if self.conj_sym else 1.0

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..ops.runtime.autograd import break_graph, watched
 from ..ops.step import NativeStep, available, unobserved
-from ..ops.transforms import transform_active
 from .base import SequenceLayer, check_lengths
 from .step_cache import StepCache, tensors_of
 
@@ -85,7 +85,7 @@ class StatefulLayer(SequenceLayer):
         """
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
             # Says why where fullgraph=True allows no break; the reason that `disable` takes is not shown there.
-            torch._dynamo.graph_break(msg=_NOT_COMPILED)
+            break_graph(_NOT_COMPILED)
             return torch.compiler.disable(self._step)(u_t, state)
         return self._step(u_t, state)
 
@@ -114,11 +114,9 @@ class StatefulLayer(SequenceLayer):
             ) from error
 
     def _step_parts(self) -> Any:
-        followed = torch.compiler.is_compiling() or torch.jit.is_tracing() or transform_active()
-        # A mode that sees every operator may hand out tensors without memory.
-        followed = followed or torch._C._len_torch_dispatch_stack() > 0
-        # Under a parametrization the tensors that count are made anew at every access.
-        if followed or "parametrizations" in self._modules:
+        # A mode that sees every operator may hand out tensors without memory; under a parametrization the tensors that
+        # count are made anew at every access.
+        if watched() or "parametrizations" in self._modules:
             return self._build_step()
         return self._step_cache.get("torch", self, lambda: (self._build_step(), ()))
 

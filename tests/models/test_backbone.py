@@ -213,3 +213,20 @@ def test_weights_survive_safetensors(tmp_path):
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
     other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
     torch.testing.assert_close(other(tokens()), model(tokens()), rtol=0, atol=0)
+
+
+def test_a_forward_pass_computes_no_state(monkeypatch):
+    model, seen = build(), []
+    layer = type(model.blocks[0].layer)
+    forward = layer.forward
+
+    def watched(self, *arguments, **options):
+        y, state = forward(self, *arguments, **options)
+        seen.append(state)
+        return y, state
+
+    monkeypatch.setattr(layer, "forward", watched)
+    model(tokens())
+    assert seen == [None, None]
+    x, state = model.features(tokens(), return_state=False)
+    assert state is None and torch.equal(x, model.features(tokens())[0]) and seen[-1] is not None

@@ -297,3 +297,30 @@ def test_unknown_names_say_the_nearest():
         build_head("retreival", 4, 2, "torch")
     with pytest.raises(UsageError, match="Did you mean 'mean'"):
         pool_positions(data(1, 2, 3), "meen")
+
+
+# The state
+
+
+class Counter(Doubler):
+    """Knows `return_state`, and remembers what it was told."""
+
+    def forward(self, u, state=None, lengths=None, dt_scale=1.0, return_state=True):
+        self.asked = return_state
+        return 2 * u, "a state" if return_state else None
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_layer_is_told_whether_a_state_is_wanted(asked):
+    module = block()
+    module.layer = Counter(4)
+    assert module(data(1, 3, 4), return_state=asked)[1] == ("a state" if asked else None)
+    assert module.layer.asked is asked
+
+
+def test_a_layer_that_does_not_know_the_argument_still_works():
+    module, x = block(), data(1, 3, 4)
+    y, state = module(x, "earlier")
+    assert state == "earlier"
+    found, state = module(x, "earlier", return_state=False)
+    assert state is None and torch.equal(found, y)

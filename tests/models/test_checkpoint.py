@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fractal_ssm import UsageError
-from fractal_ssm.ops.fused import pieces
+from fractal_ssm.ops.ssm import pieces
 from fractal_ssm.registry import layers
 
 # Three parts of each sample, the last one short.

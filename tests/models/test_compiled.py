@@ -6,7 +6,7 @@ from contract_cases import D_MODEL, assert_same_gradients, draw
 from fractal_ssm.models.backbone import SequenceModel
 from fractal_ssm.models.siso import SISOLayer
 from fractal_ssm.ops.convolution import convolve
-from fractal_ssm.ops.opaque import gradients, leaves
+from fractal_ssm.ops.runtime.autograd import gradients, leaves
 from fractal_ssm.registry import layers
 
 # Its softmax runs over the positions at hand.

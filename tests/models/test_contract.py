@@ -101,6 +101,20 @@ def test_padding_changes_nothing(layer):
             )
 
 
+@every_layer
+def test_a_state_that_is_not_asked_for_changes_nothing_else(layer):
+    u, lengths = draw(2, 9, D_MODEL).requires_grad_(), torch.tensor([9, 4])
+    start = layer.initial_state(2) if layer.causal else None
+    weight = (torch.arange(9) < lengths[:, None]).to(u.dtype)[..., None]
+    expected, _ = layer(u, start, lengths)
+    found, state = layer(u, start, lengths, return_state=False)
+    assert state is None
+    assert torch.equal(found * weight, expected * weight)
+    inputs = [u, *layer.parameters()]
+    gradients = [torch.autograd.grad((y * y * weight).sum(), inputs) for y in (found, expected)]
+    assert_same_gradients(*gradients)
+
+
 @every_causal_layer
 def test_causal_layers_do_not_look_ahead(causal_layer):
     u = draw(1, 20, D_MODEL)

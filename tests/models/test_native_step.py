@@ -9,7 +9,7 @@ import torch
 from contract_cases import D_MODEL, build, cases, draw, is_bidirectional, label, leaves, relative_error, run_in_steps
 from fractal_ssm import S4D, S5
 from fractal_ssm.models import stateful
-from fractal_ssm.ops.step import MIXED_BATCH
+from fractal_ssm.ops.step import MIMO_BATCH
 from torch.nn.utils import prune
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -74,7 +74,7 @@ def test_frozen_layers_step_natively_without_no_grad(name, forbid):
 
 @torch.no_grad()
 def test_where_the_gates_are_computed_larger_batches_stay_native(forbid):
-    layer, u = build(("fractal", {"d_state": 16, "n_alphas": 2, "time": "ltv"})), draw(MIXED_BATCH + 1, 5, D_MODEL)
+    layer, u = build(("fractal", {"d_state": 16, "n_alphas": 2, "time": "ltv"})), draw(MIMO_BATCH + 1, 5, D_MODEL)
     expected, _ = layer(u)
     forbid(layer, "_advance")
     assert relative_error(run_in_steps(layer, u)[0], expected) < 1e-12
@@ -83,7 +83,7 @@ def test_where_the_gates_are_computed_larger_batches_stay_native(forbid):
 @torch.no_grad()
 def test_large_batches_are_matrix_products(forbid):
     layer = S5(D_MODEL, d_state=16, blocks=2).double()
-    u = draw(MIXED_BATCH + 1, D_MODEL)
+    u = draw(MIMO_BATCH + 1, D_MODEL)
     expected = layer(u[:, None])[0][:, 0]
     forbid(layer, "_advance_natively")
     assert relative_error(layer.step(u, layer.initial_state(len(u)))[0], expected) < 1e-12

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fractal_ssm import DSS, S4, S4D, UsageError
+from fractal_ssm.models.siso import System
 
 BUILDERS = {
     "s4d": lambda **options: S4D(3, 8, **options),
@@ -32,6 +33,19 @@ def test_a_scale_per_sample_is_differentiable_and_its_own(build):
         (wanted,) = torch.autograd.grad((y_alone[0] * weight[index]).sum(), alone)
         torch.testing.assert_close(grad[index], wanted)
     torch.testing.assert_close(layer(u, dt_scale=scale.detach())[0], y.detach())
+
+
+@every_layer
+def test_a_state_that_is_not_asked_for_is_not_computed(build, monkeypatch):
+    layer, u = build(), draw(2, 6, 3).float()
+    wanted, _ = layer(u, layer.initial_state(2), dt_scale=torch.tensor([1.0, 2.0]))
+    monkeypatch.setattr(System, "last_state", lambda *_: pytest.fail("a state was computed"))
+    for dt_scale in (1.0, torch.tensor([1.0, 2.0])):
+        y, state = layer(u, layer.initial_state(2), dt_scale=dt_scale, return_state=False)
+        assert state is None
+    torch.testing.assert_close(y, wanted)
+    with pytest.raises(pytest.fail.Exception, match="a state was computed"):
+        layer(u)
 
 
 @every_layer

@@ -13,8 +13,8 @@ import sys
 
 import triton
 from compile_kernels import cost
-from fractal_ssm.ops.fused import triton_backend
-from fractal_ssm.ops.fused.triton_kernels import ends_kernel, outputs_kernel, weights_kernel
+from fractal_ssm.ops.ssm import triton as triton_backend
+from fractal_ssm.ops.ssm.triton_kernels import ends_kernel, outputs_kernel, weights_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 

@@ -18,7 +18,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from fractal_ssm.ops.scan import triton_backend, triton_kernels, triton_onepass
+from fractal_ssm.ops.scan import triton as triton_backend
+from fractal_ssm.ops.scan import triton_kernels
 
 SCAN = {
     "COMPLEX": True,
@@ -38,7 +39,6 @@ CASES = {
     "adjoint full": SCAN | ADJOINT | {"CONSTANT": False},
     "forward real": SCAN | {"COMPLEX": False},
 }
-ONE_PASS = {name: CASES[name] for name in ("forward constant", "forward full", "adjoint constant", "adjoint full")}
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 # What a launch really passes: 16-byte aligned pointers and row widths; without these hints the loads are narrow.
 ALIGNED = ("width", "a_sample", "a_step")
@@ -46,10 +46,10 @@ ALIGNED = ("width", "a_sample", "a_step")
 
 def compile_case(kernel, constants: dict[str, object], target: GPUTarget, warps: int):
     names = kernel.arg_names
-    integers = {"length", "width", "rows", "chunks", "log_rows", "lanes_total", "a_sample", "a_step"}
+    integers = {"length", "width", "rows", "chunks", "log_rows", "a_sample", "a_step"}
     signature = {
         name: "constexpr" if name in constants else "i32" if name in integers else "*fp32" for name in names
-    } | ({"words": "*i32"} if "words" in names else {})
+    }
     hints = {
         (i,): [["tt.divisibility", 16]]
         for i, name in enumerate(names)
@@ -91,11 +91,6 @@ def main() -> None:
             cut = triton_backend.plan(32, 4096, 128, 132, constants["ADJOINT"])
             blocks = {"BLOCK_L": cut.block_l, "BLOCK_W": cut.block_w}
             show(name, case, triton_kernels.scan_kernel, constants | blocks, target, cut.warps)
-        for case, constants in ONE_PASS.items() if cuda else ():
-            cut = triton_backend.one_pass_plan(32, 4096, 128, constants["ADJOINT"], constants["CONSTANT"])
-            blocks = {"LOG_R": cut.log_r, "LOG_S": cut.log_s, "GROUP": cut.group, "BLOCK_W": cut.block_w}
-            constants = {key: value for key, value in constants.items() if key != "ENDS"}
-            show(name, f"one pass, {case}", triton_onepass.onepass_kernel, constants | blocks, target, 1 << cut.log_s)
 
 
 def show(name: str, case: str, kernel, constants: dict[str, object], target: GPUTarget, warps: int) -> None:

@@ -12,7 +12,8 @@ import sys
 
 import triton
 from compile_kernels import cost
-from fractal_ssm.ops import triton_poles, triton_vandermonde
+from fractal_ssm.ops.cauchy import triton as triton_poles
+from fractal_ssm.ops.vandermonde import triton as triton_vandermonde
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 

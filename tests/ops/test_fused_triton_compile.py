@@ -26,7 +26,7 @@ def test_all_blocks_the_launcher_can_choose(target):
 
 def test_the_rule():
     """Off by default; on, for constant gates in single precision, long sequences and at most 256 features."""
-    from fractal_ssm.ops.fused import triton_backend
+    from fractal_ssm.ops.ssm import triton as triton_backend
 
     def applies(length=4096, features=128, out_features=128, modes=64, dtype=torch.float32, gates=1):
         full = torch.promote_types(dtype, torch.complex64)

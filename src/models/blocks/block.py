@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -54,16 +55,28 @@ class Block(nn.Module):
             second_norm = build_norm(norm, d_model, bn_momentum, framework)
             self.feed_forward = FeedForward(second_norm, d_model, width, prenorm, dropout, framework)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "layer":
+            # Here and not in __init__: the layer of a built block may be replaced.
+            self._layer_takes_return_state = "return_state" in inspect.signature(value.forward).parameters
+
     def forward(
-        self, x: Tensor, state: Any = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+        self,
+        x: Tensor,
+        state: Any = None,
+        lengths: Tensor | None = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
     ) -> tuple[Tensor, Any]:
-        """x (B, L, H) to the same shape, and the layer's state (None where it carries none)."""
+        """x (B, L, H) to the same shape, and the layer's state (None where it carries none, or none is asked for)."""
         z = self.norm(x, lengths) if self.prenorm else x
-        lengths_of_layer = lengths if self.mask_padding else None
-        y, state = checked_output(
-            self.layer, z, self.layer(z, state=state, lengths=lengths_of_layer, dt_scale=dt_scale)
-        )
-        return self._finish(x, y, z, lengths), state
+        # A layer from elsewhere may not know the argument; its state is then computed and dropped.
+        asked = {"return_state": return_state} if self._layer_takes_return_state else {}
+        lengths_seen = lengths if self.mask_padding else None
+        found = self.layer(z, state=state, lengths=lengths_seen, dt_scale=dt_scale, **asked)
+        y, state = checked_output(self.layer, z, found)
+        return self._finish(x, y, z, lengths), state if return_state else None
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One position: x_t (B, H) and the layer's state to the same two."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import hippo
-from ...ops import sum_backends
+from ...ops.runtime.backends import check
 from ...registry import register_layer
 from ..options import check_flags, check_parameter, check_sizes
 from ..siso import SISOLayer, initial_steps, keep_length, step_size
@@ -69,7 +69,7 @@ class DSS(SISOLayer):
         check_sizes("DSS", d_model=d_model, d_state=d_state)
         check_parameter("DSS", d_model=d_model, d_state=d_state)
         check_flags("DSS", bidirectional=bidirectional)
-        sum_backends.check("vandermonde", backend)
+        check("vandermonde", backend)
         super().__init__(d_model, bidirectional, state_shape=(d_model, d_state))
         keep_length(self, "l_max", l_max, "softmax_length")
         self.backend = backend

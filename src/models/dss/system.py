@@ -54,9 +54,9 @@ class SoftmaxSystem(System):
         """exp(z steps) x."""
         return self._carried.advance(x, steps)
 
-    def gather(self, u: Tensor) -> Tensor:
+    def final_state(self, u: Tensor) -> Tensor:
         """The state that u leaves behind; of a growing mode it may be infinite, and cannot be used."""
-        return self._diagonal.gather(u)
+        return self._diagonal.final_state(u)
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """One position."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import UsageError
 from ...ops.discretize import check_method, discretize
-from ...ops.step import AT_TIME_BATCH, MixedStep, NativeStep
+from ...ops.step import AT_TIME_BATCH, MIMOStep, NativeStep
 from ...registry import register_layer
 from ..base import broadcast_dt_scale
 from ..options import (
@@ -209,10 +209,11 @@ class Fractal(DiagonalSSM):
         state: Tensor | ScaledState | None = None,
         lengths: Tensor | None = None,
         dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
     ) -> tuple[Tensor, Tensor | ScaledState | None]:
         """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, P), or a ScaledState for ltv."""
         if self.time == "lti":
-            return super().forward(u, state, lengths, dt_scale)
+            return super().forward(u, state, lengths, dt_scale, return_state)
         self._check_input(u, state, lengths)
         x0, elapsed = (None, self.D.new_zeros(1, dtype=torch.float64)) if state is None else state
         with full_precision(u.device):
@@ -221,6 +222,8 @@ class Fractal(DiagonalSSM):
             Lambda, B_tilde = self._modes()
             step = discretize_scaled(Lambda, until - lasting, lasting)
             y, x_last = self._run(self._as_computed(u), *step, B_tilde, x0, lengths)
+        if not return_state:
+            return y.to(u.dtype), None
         if lengths is None:
             return y.to(u.dtype), ScaledState(x_last, until[:, -1])
         until = until.expand(u.shape[0], -1)
@@ -247,9 +250,9 @@ class Fractal(DiagonalSSM):
         if self.time == "lti":
             return super()._build_native()
         Lambda, B_tilde = self._modes()
-        return self._mixed_step(Lambda, None, B_tilde)
+        return self._mimo_step(Lambda, None, B_tilde)
 
-    def _advance_natively(self, step: MixedStep, u: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def _advance_natively(self, step: MIMOStep, u: Tensor, state: Any) -> tuple[Tensor, Any]:
         if self.time == "lti":
             return step(u, state)
         y, x, elapsed = step.at_time(u, *state)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ... import hippo
 from ...errors import UsageError
-from ...ops.transforms import refuse_transforms
+from ...ops.runtime.autograd import refuse_transforms
 from .init import ADDED, Measure
 
 # Open intervals that alpha may move in. Those of tau and galerkin keep the number of real eigenvalues constant for even

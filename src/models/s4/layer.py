@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UsageError
-from ...ops import sum_backends
+from ...ops.runtime.backends import check
 from ...registry import register_layer
 from ..options import check_choice, check_copies, check_flags, check_length, check_parameter, check_sizes
 from ..siso import SISOLayer, initial_steps, keep_length, step_size
@@ -91,7 +91,7 @@ class S4(SISOLayer):
         n_ssm = check_copies("S4", d_model, n_ssm)
         check_choice("backend of S4", backend, BACKENDS)
         if backend in ("keops", "triton"):
-            sum_backends.check("the Cauchy kernel", backend)
+            check("cauchy", backend)
         if fold_length is not None:
             check_length("S4", fold_length=fold_length)
             check_parameter("The kernel of S4", d_model=d_model, fold_length=fold_length)

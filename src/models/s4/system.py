@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ...ops.cauchy import dplr_response
-from ...ops.step import NativeStep, SeparateStep
+from ...ops.step import NativeStep, SISOStep
 from ...ops.vandermonde import tiles_in_blocks
 from ..siso import System
 
@@ -85,7 +85,7 @@ class LowRankSystem(System):
             states = torch.where(remaining >> bit & 1 == 1, self._advanced(states, bit), states)
         return _to_complex(states.transpose(0, 1)).to(self.dtype)
 
-    def gather(self, u: Tensor) -> Tensor:
+    def final_state(self, u: Tensor) -> Tensor:
         """sum_k A_bar^(L-1-k) B_bar u_k."""
         inner, outer = _split(u.shape[1])
         inputs = self._inputs(inner).to(u.dtype).flip(1)
@@ -112,7 +112,7 @@ class LowRankSystem(System):
         E, P_E, Q_E = self._resolvent
         parts = 2 * E - 1, _to_complex(self._B_bar), self.unfolded(), 4 * P_E, Q_E
         diagonal, B_bar, C, P, Q = (part.to(self.dtype) for part in parts)
-        return SeparateStep(diagonal, B_bar, C, D, P, Q)
+        return SISOStep(diagonal, B_bar, C, D, P, Q)
 
     def folded(self, length: int) -> Tensor:
         """C (I - A_bar^length), (rows, H, P) complex128."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...ops.opaque import as_outside, dense, gradients, leaves
+from ...ops.runtime.autograd import as_outside, dense, gradients, leaves
 from ..stateful import full_precision
 from .system import System
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _KINDS: dict[str, type[SISOLayer]] = {}
 
 
-def know(kind: type[SISOLayer]) -> None:
+def register_kind(kind: type[SISOLayer]) -> None:
     """Let the operator find a layer class by its name."""
     _KINDS[_name(kind)] = kind
 
@@ -61,7 +61,7 @@ class OpaqueSystem(System):
         """Part of `last_state`."""
         raise NotImplementedError
 
-    gather = step = advance
+    final_state = step = advance
 
     def _call(self, what: str, length: int, **inputs: Tensor) -> Tensor:
         tensors = {**self._tensors, **inputs}

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UsageError
-from ...ops import sum_backends
 from ...ops.discretize import complex_exp, discretize
+from ...ops.runtime.backends import check
 from ..options import check_choice, check_parameter
 from ..ssm_init import complex_normal
 from ..stateful import real_parameter
@@ -75,7 +75,7 @@ class DiagonalSISO(SISOLayer):
         channels: int = 1,
     ):
         check_discretization(discretization, l_max)
-        sum_backends.check("vandermonde", backend)
+        check("vandermonde", backend)
         n_modes = Lambda.shape[1]
         check_parameter(type(self).__name__, d_model=d_model, n_modes=n_modes, channels=channels)
         super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels)

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from ...errors import UsageError
 from ...ops.convolution import convolve
 from ...ops.step import NativeStep
-from ...ops.transforms import refuse_transforms
+from ...ops.runtime.autograd import refuse_transforms
 from ..base import broadcast_dt_scale, valid_mask
 from ..options import check_length, check_sizes
 from ..ssm_init import feedthrough
 from ..stateful import StatefulLayer, full_precision, real_parameter
-from .compiled import OpaqueSystem, know
+from .compiled import OpaqueSystem, register_kind
 from .system import System
 
 
@@ -48,7 +48,7 @@ class SISOLayer(StatefulLayer):
 
     def __init_subclass__(cls, **arguments: Any):
         super().__init_subclass__(**arguments)
-        know(cls)
+        register_kind(cls)
 
     def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...], channels: int = 1):
         check_sizes(type(self).__name__, channels=channels)
@@ -77,26 +77,36 @@ class SISOLayer(StatefulLayer):
             return self.system(dt_scale).kernel(length)
 
     def forward(
-        self, u: Tensor, state: Tensor | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+        self,
+        u: Tensor,
+        state: Tensor | None = None,
+        lengths: Tensor | None = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
         """The layer over a sequence; see `SequenceLayer.forward`. y is (B, L, c H), the state x (B, H, P) complex."""
         self._check_input(u, state, lengths)
         scale = broadcast_dt_scale(dt_scale, u)
         refuse_transforms(type(self).__name__)
         if u.shape[0] == 0:
-            return self._forward_nothing(u, state, lengths, dt_scale)
+            return self._forward_nothing(u, state, lengths, dt_scale, return_state)
         compiling = torch.compiler.is_compiling()
         if isinstance(scale, Tensor) and scale.dim():
             # Which samples share a step is known only when their values are.
             by_scale = torch.compiler.disable(self._forward_by_scale) if compiling else self._forward_by_scale
-            return by_scale(u, state, lengths, scale)
+            return by_scale(u, state, lengths, scale, return_state)
         with full_precision(u.device):
             system = OpaqueSystem(self, scale) if compiling else self.system(scale)
-            y, x_last = self._run(self._as_computed(u), state, lengths, system)
+            y, x_last = self._run(self._as_computed(u), state, lengths, system, return_state)
         return y.to(u.dtype), x_last
 
     def _forward_nothing(
-        self, u: Tensor, state: Tensor | None, lengths: Tensor | None, dt_scale: float | Tensor
+        self,
+        u: Tensor,
+        state: Tensor | None,
+        lengths: Tensor | None,
+        dt_scale: float | Tensor,
+        return_state: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """A batch of no samples, as none of one: every parameter gets a gradient of zeros."""
 
@@ -105,7 +115,8 @@ class SISOLayer(StatefulLayer):
 
         if isinstance(dt_scale, Tensor) and dt_scale.dim():
             dt_scale = with_one(dt_scale, 1.0)
-        y, x_last = self.forward(with_one(u, 0.0), with_one(state, 0.0), with_one(lengths, 1.0), dt_scale)
+        padded = with_one(u, 0.0), with_one(state, 0.0), with_one(lengths, 1.0)
+        y, x_last = self.forward(*padded, dt_scale, return_state)
         return y[:0], None if x_last is None else x_last[:0]
 
     def _build_step(self) -> System:
@@ -121,7 +132,7 @@ class SISOLayer(StatefulLayer):
         return torch.addcmul(y, self.D, u), x
 
     def _run(
-        self, u: Tensor, x0: Tensor | None, lengths: Tensor | None, system: System
+        self, u: Tensor, x0: Tensor | None, lengths: Tensor | None, system: System, return_state: bool
     ) -> tuple[Tensor, Tensor | None]:
         length = u.shape[1]
         if lengths is not None:
@@ -132,14 +143,12 @@ class SISOLayer(StatefulLayer):
         forward = torch.cat((forward[:, :1] + self.D.reshape(-1, 1), forward[:, 1:]), dim=1)
         copies = u if self.channels == 1 else u.repeat(1, 1, self.channels)
         y = convolve(copies, forward, backward if self.bidirectional else None)
-        if not self.causal:
-            return y, None
         if x0 is not None:
             y = y + system.free_response(x0, length)
-        return y, system.last_state(u, x0, lengths)
+        return y, system.last_state(u, x0, lengths) if self.causal and return_state else None
 
     def _forward_by_scale(
-        self, u: Tensor, state: Tensor | None, lengths: Tensor | None, scale: Tensor
+        self, u: Tensor, state: Tensor | None, lengths: Tensor | None, scale: Tensor, return_state: bool
     ) -> tuple[Tensor, Tensor | None]:
         if scale.shape[1] != 1:
             raise UsageError(
@@ -159,9 +168,10 @@ class SISOLayer(StatefulLayer):
                 None if state is None else state[row],
                 None if lengths is None else lengths[row],
                 scale[row[0]],
+                return_state,
             )
             rows.append(row)
             outputs.append(y)
             states.append(x)
         back = torch.cat(rows).argsort()
-        return torch.cat(outputs)[back], torch.cat(states)[back] if self.causal else None
+        return torch.cat(outputs)[back], torch.cat(states)[back] if self.causal and return_state else None

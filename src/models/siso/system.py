@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...ops.step import NativeStep, SeparateStep
+from ...ops.step import NativeStep, SISOStep
 from ...ops.vandermonde import vandermonde, vandermonde_sum
 
 
@@ -32,7 +32,7 @@ class System(ABC):
         """A_bar^steps x, with a number of steps of its own per sample where `steps` is (B,)."""
 
     @abstractmethod
-    def gather(self, u: Tensor) -> Tensor:
+    def final_state(self, u: Tensor) -> Tensor:
         """sum_k A_bar^(L-1-k) B_bar u_k, the state that u (B, L, H) leaves behind a system at rest."""
 
     def last_state(self, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> Tensor:
@@ -42,7 +42,7 @@ class System(ABC):
             # Every sample is moved so that its own last position comes last, behind zeros.
             source = torch.arange(length, device=u.device) - (length - lengths[:, None])
             u = u.gather(1, source.clamp(min=0)[..., None].expand_as(u)).masked_fill((source < 0)[..., None], 0.0)
-        x = self.gather(u)
+        x = self.final_state(u)
         return x if x0 is None else x + self.advance(x0, length if lengths is None else lengths)
 
     @abstractmethod
@@ -90,7 +90,7 @@ class DiagonalSystem(System):
             power = power * power
         return factor.to(x.dtype) * x
 
-    def gather(self, u: Tensor) -> Tensor:
+    def final_state(self, u: Tensor) -> Tensor:
         """B_bar sum_k Lambda_bar^(L-1-k) u_k."""
         sums = vandermonde_sum(u.transpose(1, 2), self.Lambda_bar, newest_last=True, backend=self.backend)
         return self.B_bar.to(self.C.dtype) * sums
@@ -103,7 +103,7 @@ class DiagonalSystem(System):
 
     def native_step(self, D: Tensor) -> NativeStep:
         """See `System`."""
-        return SeparateStep(self.Lambda_bar.to(self.C.dtype), self.B_bar.to(self.C.dtype), self.C, D)
+        return SISOStep(self.Lambda_bar.to(self.C.dtype), self.B_bar.to(self.C.dtype), self.C, D)
 
     @functools.cached_property
     def _step_tensors(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -85,7 +85,12 @@ class Attention(SequenceLayer):
         return not self.bidirectional
 
     def forward(
-        self, u: Tensor, state: Cache | None = None, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0
+        self,
+        u: Tensor,
+        state: Cache | None = None,
+        lengths: Tensor | None = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
     ) -> tuple[Tensor, Cache | None]:
         """See `SequenceLayer.forward`; `dt_scale`, per sample and per position too, stretches rotary distances."""
         self._check_input(u, state, lengths)
@@ -125,7 +130,9 @@ class Attention(SequenceLayer):
             # What goes on from here sees them.
             seen = F.pad(broken, (key.shape[2] - length, 0))[:, None, :, None]
             key, value = key.masked_fill(seen, torch.nan), value.masked_fill(seen, torch.nan)
-        return y, None if self.bidirectional else Cache(key, value, valid.to(elapsed.dtype), position + elapsed[:, -1])
+        if self.bidirectional or not return_state:
+            return y, None
+        return y, Cache(key, value, valid.to(elapsed.dtype), position + elapsed[:, -1])
 
     def step(self, u_t: Tensor, state: Cache) -> tuple[Tensor, Cache]:
         if self.bidirectional:

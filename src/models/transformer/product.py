@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...errors import UsageError
-from ...ops.transforms import graph_gradients, transform_active
+from ...ops.runtime.autograd import graph_gradients, transform_active
 
 
 def attend(

@@ -6,6 +6,6 @@ What did not pay is left to torch: its exact GELU, its GLU and its batch norm.
 
 from __future__ import annotations
 
-from .functions import gated, gelu_tanh
+from .interface import gated, gelu_tanh
 
 __all__ = ["gated", "gelu_tanh"]

@@ -12,10 +12,10 @@ import math
 
 from numba import njit, prange
 
-from ..native import lanes
-from ..native.kernel import Kernel
-from ..native.lanes import at, sigmoids, zeros
-from ..native.vectors import store
+from ..runtime import vector_ops
+from ..runtime.kernel import Kernel
+from ..runtime.vector_ops import at, sigmoids, zeros
+from ..runtime.vectors import store
 
 # Numbers in a vector: two cache lines of float32. What is left of a row goes one by one.
 _LANES = 32
@@ -24,7 +24,7 @@ _LANES = 32
 _SLOPE = 2 * math.sqrt(2 / math.pi)
 _CUBE = 0.044715 * _SLOPE
 
-_kernel = functools.partial(Kernel, uses=(lanes,))
+_kernel = functools.partial(Kernel, uses=(vector_ops,))
 
 
 @_kernel

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..native.kernel import threads_for
+from ..runtime.kernel import threads_for
 from . import kernels
 
 

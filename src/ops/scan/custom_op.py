@@ -11,14 +11,29 @@ contiguous tensors a (B or 1, L or 1, P), b = x = g = out (B, L, P), x0 (B, P) o
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..transforms import refuse_transforms
-from .backends import implementation
+from ..runtime.autograd import refuse_transforms
 from .chunked import gate_gradient, shifted_conj
+
+
+def implementation(name: str) -> ModuleType:
+    """The module with `forward` and `backward` of a backend; imported at its first use."""
+    if name == "native":
+        from . import native
+
+        return native
+    if name == "triton":
+        from . import triton
+
+        return triton
+    from . import chunked
+
+    return chunked
 
 
 def plain(t: Tensor) -> Tensor:

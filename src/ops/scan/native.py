@@ -15,8 +15,8 @@ from numba import prange
 from numba.extending import overload
 from torch import Tensor
 
-from ..native.kernel import Kernel, threads_for
-from ..native.vectors import conj_multiply_add, load, multiply_add, prefetch_to_write, store, zeros_like
+from ..runtime.kernel import Kernel, threads_for
+from ..runtime.vectors import conj_multiply_add, load, multiply_add, prefetch_to_write, store, zeros_like
 
 # Steps of a tile of time, and how many steps ahead the memory of a result is asked for.
 _TILE = 16

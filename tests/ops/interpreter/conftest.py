@@ -11,7 +11,7 @@ collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["tes
 @pytest.fixture
 def tiny(monkeypatch):
     """Scan tiles of 4 steps by 8 reals, chunks of 8 steps: lengths up to 8 are one chunk, 17 is three."""
-    from fractal_ssm.ops.scan import triton_backend
+    from fractal_ssm.ops.scan import triton as triton_backend
 
     def plan(batch, length, width, processors, adjoint):
         return triton_backend.Plan(block_l=4, block_w=8, rows=8, chunks=-(-length // 8))
@@ -24,8 +24,8 @@ def fused(monkeypatch):
     """Switches the fused kernels on, cut as the returned function says."""
     from fused_cases import cut
 
-    from fractal_ssm.ops.fused import triton_backend
-    from fractal_ssm.ops.scan import triton_backend as scan_backend
+    from fractal_ssm.ops.ssm import triton as triton_backend
+    from fractal_ssm.ops.scan import triton as scan_backend
 
     def scan_plan(batch, length, width, processors, adjoint):
         return scan_backend.Plan(block_l=4, block_w=8, rows=1 << 20, chunks=1)

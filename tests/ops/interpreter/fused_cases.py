@@ -3,9 +3,9 @@ millisecond an operation whatever its size, so chunks are two steps long: five s
 one cut short."""
 
 import torch
-from test_ssm import loop
+from ssm_cases import loop
 
-from fractal_ssm.ops.fused import ssm, triton_backend
+from fractal_ssm.ops.ssm import ssm, triton as triton_backend
 
 B, H, H_OUT, P = 2, 3, 2, 3
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from fused_cases import deviations, inputs
 
-from fractal_ssm.ops.fused import ssm, triton_backend
+from fractal_ssm.ops.ssm import ssm, triton as triton_backend
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from scan_cases import errors, make, oracle, run
 
 from fractal_ssm import scan
-from fractal_ssm.ops.fused import ssm
-from fractal_ssm.ops.scan import backends, triton_kernels
+from fractal_ssm.ops.runtime import backends
+from fractal_ssm.ops.scan import triton_kernels
+from fractal_ssm.ops.ssm import ssm
 
 
 def test_the_kernels_really_are_interpreted():

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from fractal_ssm import S4, S4D, UsageError
-from fractal_ssm.ops import triton_vandermonde
 from fractal_ssm.ops.cauchy import dplr_response
+from fractal_ssm.ops.vandermonde import triton as triton_vandermonde
 from fractal_ssm.ops.vandermonde import vandermonde, vandermonde_sum
-from test_cauchy import draw
+from cauchy_cases import draw
 from torch.autograd import gradcheck, gradgradcheck
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks of the GPU kernels; their tests are in tests/gpu."""

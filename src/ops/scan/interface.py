@@ -1,0 +1,114 @@
+"""The linear recurrence x_k = a_k x_{k-1} + b_k that every layer here runs along the sequence.
+
+One operation, four backends with the same signature and the same gradients:
+
+    reference   a Python loop that autograd differentiates; slow, the oracle of the tests
+    torch       chunked, plain torch, any device
+    native      CPU, one pass over memory, compiled by numba at the first call and cached on disk
+    triton      CUDA and ROCm
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError
+from ..runtime.backends import choose
+from ..runtime.proof import waves
+from ..tensors import require_switches
+from . import reference
+from .custom_op import scan_op
+
+__all__ = ["prove", "scan"]
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def scan(
+    a: Tensor, b: Tensor, x0: Tensor | None = None, reverse: bool = False, backend: str = "auto"
+) -> Tensor:
+    """Solve x_k = a_k x_{k-1} + b_k along the sequence (x_k = a_k x_{k+1} + b_k with `reverse`).
+
+    Args:
+        a: gates, real or complex: (P,) constant; (L, P) varying but shared by the batch; (B, L, P) full. A 3-D `a`
+            may have size 1 in its first two dimensions, so (B, 1, P) is a constant of each sample's own.
+        b: (B, L, P), L >= 1. Any strides.
+        x0: (B, P), the state before the first step (after the last one with `reverse`); None is zero.
+        reverse: run from the end of the sequence to its beginning.
+        backend: "auto", "reference", "torch", "native" or "triton".
+    Returns:
+        x: (B, L, P) in the promoted dtype of the arguments, contiguous. float16 and bfloat16 are computed in float32
+        (complex64 beside a complex argument) and rounded once, at the end. Differentiable in a, b and x0, twice too.
+        Inside forward-mode derivatives and torch.func transforms "auto" is "reference", all that they can follow.
+        The same inputs give the same bits on every run (on the CPU: with the same number of threads).
+    Raises:
+        UsageError: shapes, dtypes or devices that do not fit, or a named backend that cannot run here.
+
+    >>> scan(torch.tensor([0.5]), torch.tensor([[[1.0], [2.0], [3.0], [4.0]]])).flatten().tolist()
+    [1.0, 2.5, 4.25, 6.125]
+    """
+    _check(a, b, x0)
+    require_switches("scan", reverse=reverse)
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    if x0 is not None:
+        dtype = torch.promote_types(dtype, x0.dtype)
+    compute = _compute_dtype(dtype)
+    name = choose("scan", backend, b.device, proof=prove)
+    if a.dim() < 3:
+        a = a.reshape((1,) * (3 - a.dim()) + tuple(a.shape))
+    a, b = a.to(compute), b.to(compute)
+    x0 = None if x0 is None else x0.to(compute)
+    x = reference.scan(a, b, x0, reverse) if name == "reference" else scan_op(a, b, x0, reverse, name)
+    return x.to(dtype)
+
+
+def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    if dtype in _HALF:
+        return torch.float32
+    if dtype == torch.complex32:
+        return torch.complex64
+    return dtype
+
+
+def _check(a: Tensor, b: Tensor, x0: Tensor | None) -> None:
+    for name, given in (("a", a), ("b", b), ("x0", x0)):
+        if name == "x0" and given is None:
+            continue
+        if not isinstance(given, Tensor):
+            raise UsageError(f"scan takes tensors, got {name} of type {type(given).__name__}: use torch.as_tensor.")
+        if given.layout != torch.strided:
+            raise UsageError(f"scan takes dense tensors, got {name} of layout {given.layout}: use {name}.to_dense().")
+    if b.dim() != 3 or b.shape[1] == 0:
+        raise UsageError(f"scan takes b of shape (B, L, P) with L >= 1, got {tuple(b.shape)}.")
+    batch, length, modes = b.shape
+    allowed = f"({modes},), ({length}, {modes}) or ({batch}, {length}, {modes}) beside b {tuple(b.shape)}"
+    fits = 1 <= a.dim() <= 3 and a.shape[-1] == modes
+    if a.dim() == 2:
+        fits = fits and a.shape[0] == length
+    if a.dim() == 3:
+        fits = fits and a.shape[0] in (1, batch) and a.shape[1] in (1, length)
+    if not fits:
+        raise UsageError(f"scan takes a of shape {allowed}, got {tuple(a.shape)}.")
+    if x0 is not None and tuple(x0.shape) != (batch, modes):
+        raise UsageError(f"scan takes x0 of shape ({batch}, {modes}), got {tuple(x0.shape)}.")
+    for name, tensor in (("a", a), ("b", b), ("x0", x0)):
+        if tensor is None:
+            continue
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            raise UsageError(f"scan takes real or complex floating-point tensors, got {name} of {tensor.dtype}.")
+        if tensor.device != b.device:
+            raise UsageError(
+                f"scan needs its tensors on one device, got {name} on {tensor.device} and b on {b.device}."
+            )
+
+
+def prove(backend: str, device: torch.device) -> list[Tensor]:
+    """The case by which Triton's kernels are checked on a device: two chunks on a GPU, gates constant and varying."""
+    results, length = [], 300 if device.type == "cuda" else 70
+    for gates in ((1, 1, 3), (1, length, 3)):
+        a = (0.9 * waves(*gates, device=device, complex=True)).requires_grad_()
+        b, x0 = (waves(*size, device=device, complex=True).requires_grad_() for size in ((2, length, 3), (2, 3)))
+        x = scan_op(a, b, x0, False, backend)
+        results += [x.detach(), *torch.autograd.grad(x, (a, b, x0), waves(*x.shape, device=device, complex=True))]
+    return results

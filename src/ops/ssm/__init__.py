@@ -1,0 +1,8 @@
+"""Layers' inner loops done in one operator: what a layer runs, with nothing of size (B, L, H, P) in memory."""
+
+from __future__ import annotations
+
+from .bidirectional import bidirectional_ssm
+from .interface import ssm
+
+__all__ = ["bidirectional_ssm", "ssm"]

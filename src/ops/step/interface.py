@@ -1,0 +1,132 @@
+"""One step of a discretised system without gradients on a CPU: one native call in place of several tensor operators.
+
+    step = MIMOStep(...) or SISOStep(...)
+    if available() and unobserved(u, x): y, x = step(u, x)
+
+A step is prepared once. Its tensors are read where they lie at every call, so what is written to them is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..runtime.autograd import may_bypass_dispatcher
+from ..runtime.presence import numba_obstacle
+from ..scan.custom_op import plain
+
+__all__ = ["AT_TIME_BATCH", "MIMO_BATCH", "MIMOStep", "NativeStep", "SISOStep", "available", "unobserved"]
+
+# The most samples for which a MIMOStep, one row after the other on one thread, is faster than matrix products on all
+# of them; and for which it is where the gates have to be computed as well. Measured on 2 cores with H 128.
+MIMO_BATCH, AT_TIME_BATCH = 8, 64
+
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+def available() -> bool:
+    """Whether numba can compile here; the kernels are imported with the first step."""
+    return not numba_obstacle()
+
+
+def unobserved(*tensors: Tensor) -> bool:
+    """Whether a step may bypass torch's operators: nobody watches them, and no gradient is recorded."""
+    if not may_bypass_dispatcher(*tensors):
+        return False
+    return not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors)
+
+
+class NativeStep:
+    """What a kernel reads at every step, and how it is called.
+
+    Attributes:
+        tensors: all that is read, where it lies; they stay alive as long as this does.
+    Raises:
+        TypeError: tensors that are not all on a CPU and of one precision, float32 or float64.
+    """
+
+    def __init__(self, sizes: Sequence[int], tensors: Sequence[Tensor], conj_factor: float):
+        self.tensors = [plain(tensor.detach()) for tensor in tensors]
+        precisions = {tensor.dtype.to_real() for tensor in tensors}
+        if len(precisions) > 1 or not precisions <= set(_NUMPY) or not all(tensor.is_cpu for tensor in tensors):
+            kinds = {(tensor.device.type, str(tensor.dtype)) for tensor in tensors}
+            raise TypeError(f"A native step needs tensors on a CPU of one precision, float32 or float64, got {kinds}.")
+        from . import native
+
+        self._kernels = native
+        # One array costs a call less than the numbers in it would.
+        self._fixed = np.array([*sizes, *(tensor.data_ptr() for tensor in self.tensors)], dtype=np.int64)
+        self._real = _NUMPY[precisions.pop()]
+        self._conj_factor = self._real(conj_factor)
+
+    def reads(self, tensor: Tensor) -> bool:
+        """Whether this very memory is read, so that what is written to it needs no new step."""
+        return any(tensor.data_ptr() == read.data_ptr() for read in self.tensors)
+
+
+class MIMOStep(NativeStep):
+    """x = Lambda x + gamma (B u), y = conj_factor Re(C x) + D u: every mode reads and feeds every feature.
+
+    Args:
+        Lambda: (P,) complex, of the discrete system; of the 1 / t system for `at_time`.
+        gamma: (P,) real or complex; None for `at_time`.
+        B: (P, H) complex.
+        C: (H, P) complex, or (H, P, 2).
+        D: (H,) real.
+        conj_factor: 2 where each mode stands for a conjugate pair, else 1.
+    """
+
+    def __init__(self, Lambda: Tensor, gamma: Tensor | None, B: Tensor, C: Tensor, D: Tensor, conj_factor: float):
+        gamma = Lambda if gamma is None else gamma.to(Lambda.dtype)
+        super().__init__(B.shape, (Lambda, gamma, B, C, D), conj_factor)
+
+    def __call__(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """y (B, H) and the next state, from u (B, H) and the state (B, P)."""
+        u, x = plain(u), plain(x)
+        return self._run(u, x, 0, 0, 0)
+
+    def at_time(self, u: Tensor, x: Tensor, elapsed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A step of the 1 / t system over an input that lasts one sample from `elapsed` (B,) or (1,) on.
+
+        Returns y, the next state, and elapsed + 1 in float64. The gates are computed in float64.
+        """
+        u, x, elapsed = plain(u), plain(x), plain(elapsed.double())
+        until = torch.empty_like(elapsed)
+        return *self._run(u, x, len(elapsed), elapsed.data_ptr(), until.data_ptr()), until
+
+    def _run(self, u: Tensor, x: Tensor, times: int, elapsed: int, until: int) -> tuple[Tensor, Tensor]:
+        y, after = torch.empty_like(u), torch.empty_like(x)
+        addresses = u.data_ptr(), x.data_ptr(), y.data_ptr(), after.data_ptr()
+        scratch = np.empty(2 * (u.numel() + x.numel()) + 4 * times * x.shape[1], dtype=self._real)
+        self._kernels.mixed(1, self._fixed, u.shape[0], *addresses, self._conj_factor, times, elapsed, until, scratch)
+        return y, after
+
+
+class SISOStep(NativeStep):
+    """x = Lambda x - sum_r P_r Re(Q_r x) + B u, y = 2 Re(C x) + D u, a system of its own for each feature.
+
+    Args:
+        Lambda, B: (H, P) complex.
+        C: (c, H, P) complex.
+        D: (H,) real, or (c, H).
+        P, Q: (rank, H, P) complex; None without such a part.
+    """
+
+    def __init__(
+        self, Lambda: Tensor, B: Tensor, C: Tensor, D: Tensor, P: Tensor | None = None, Q: Tensor | None = None
+    ):
+        channels, features, modes = C.shape
+        P, Q = (C[:0] if value is None else value for value in (P, Q))
+        super().__init__((modes, features, len(P), channels), (Lambda, B, P, Q, C, D), 2.0)
+        self._outputs = channels * features
+
+    def __call__(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """y (B, c H) and the next state, from u (B, H) and the state (B, H, P)."""
+        u, x = plain(u), plain(x)
+        y, after = u.new_empty(u.shape[0], self._outputs), torch.empty_like(x)
+        addresses = u.data_ptr(), x.data_ptr(), y.data_ptr(), after.data_ptr()
+        self._kernels.separate(self._kernels.threads_for(x), self._fixed, u.shape[0], *addresses, self._conj_factor)
+        return y, after

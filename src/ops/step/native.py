@@ -1,0 +1,175 @@
+"""Native code of one step, compiled by numba at its first call and cached on disk.
+
+A step of one sample takes a few microseconds, less than handing over its tensors one by one would: what does not change
+between steps comes as one array of sizes and addresses, the rest as addresses, and the precision as the type of `gain`.
+Nothing is checked here. Tensors are contiguous, complex numbers pairs (re, im).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import prange
+from numba.extending import overload, register_jitable
+
+from ..runtime import pointers
+from ..runtime.kernel import Kernel, threads_for  # noqa: F401 (the steps read it as kernels.threads_for)
+from ..runtime.pointers import as_complex, as_real, at, load, multiply_add, splat, store, sums, zeros
+
+# Real numbers in a vector: four registers of float32, whose sums do not wait for each other. What is left of a row goes
+# in a shorter one, then by single complex numbers.
+_WIDE, _NARROW, _SINGLE = 32, 8, 2
+
+
+def _mixed(fixed, batch, u, x, y, after, gain, times, elapsed, until, scratch):
+    """after = Lambda x + gamma (B u), y = gain Re(C after) + D u: every mode reads and feeds every feature.
+
+    fixed: P, H and the addresses of Lambda (P,), gamma (P,), B (P, H), C (H, P), D (H,); u, y (batch, H); x, after
+    (batch, P). With times > 0 (1 or batch) Lambda is that of the 1 / t system, gamma is not read, and Lambda_bar and
+    gamma follow from `elapsed` (times,) in float64, to which one is added in `until`.
+    scratch: an array of at least batch (2 H + 2 P) + 4 times P numbers, which the caller holds: numba would free one
+    of its own while only its address is in use.
+    """
+    P, H = fixed[0], fixed[1]
+    Lambda, gamma = at(fixed[2], gain), at(fixed[3], gain)
+    B, C, D = at(fixed[4], gain), at(fixed[5], gain), at(fixed[6], gain)
+    u, x, y, after = at(u, gain), at(x, gain), at(y, gain), at(after, gain)
+    # u as a row of B meets it, and x as a row of C does: Re(C x) = Re C Re x - Im C Im x.
+    doubled, states = at(scratch.ctypes.data, gain), at(scratch[2 * batch * H :].ctypes.data, gain)
+    if times > 0:
+        gates = scratch[2 * batch * (H + P) :]
+        at_times = at(gates.ctypes.data, gain), at(gates[2 * times * P :].ctypes.data, gain)
+        _scaled(P, Lambda, times, at(elapsed, 1.0), at(until, 1.0), at_times)
+        Lambda, gamma = at_times
+    for q in range(batch * H):
+        doubled[2 * q] = doubled[2 * q + 1] = u[q]
+    for p in range(P):
+        for i in range(batch):
+            re, im = _products(B, 2 * p * H, doubled, 2 * i * H, 2 * H)
+            q, g = 2 * (i * P + p), 2 * ((i if times > 1 else 0) * P + p)
+            after_re = gamma[g] * re - gamma[g + 1] * im + Lambda[g] * x[q] - Lambda[g + 1] * x[q + 1]
+            after_im = gamma[g] * im + gamma[g + 1] * re + Lambda[g] * x[q + 1] + Lambda[g + 1] * x[q]
+            after[q], after[q + 1] = after_re, after_im
+            states[q], states[q + 1] = gain * after_re, -gain * after_im
+    for h in range(H):
+        for i in range(batch):
+            real, imaginary = _products(C, 2 * h * P, states, 2 * i * P, 2 * P)
+            y[i * H + h] = real + imaginary + D[h] * u[i * H + h]
+
+
+def _separate(fixed, batch, u, x, y, after, gain):
+    """after = Lambda x - sum_r P_r Re(Q_r x) + B u, y = gain Re(C after) + D u, a system of its own for each feature.
+
+    fixed: P, H, the rank R (0 or more), c and the addresses of Lambda and B (H, P), P and Q (R, H, P), C (c, H, P),
+    D (c, H); u (batch, H), y (batch, c, H); x, after (batch, H, P).
+    """
+    for i in prange(batch):
+        _sample(fixed, i, u, x, y, after, gain)
+
+
+@register_jitable
+def _sample(fixed, i, u, x, y, after, gain):
+    P, H, rank, channels = fixed[0], fixed[1], fixed[2], fixed[3]
+    system = at(fixed[4], gain), at(fixed[5], gain), at(fixed[6], gain)
+    Q, C, D = at(fixed[7], gain), at(fixed[8], gain), at(fixed[9], gain)
+    u, x, y, after = at(u, gain), at(x, gain), at(y, gain), at(after, gain)
+    size = 2 * H * P
+    start = i * size
+    feedback = np.full(rank, gain)
+    for h in range(H):
+        row, given = 2 * h * P, u[i * H + h]
+        for r in range(rank):
+            real, imaginary = _products(Q, r * size + row, x, start + row, 2 * P)
+            feedback[r] = imaginary - real
+        q = _advanced(_WIDE, system, given, feedback, x, after, start, size, row, row + 2 * P)
+        q = _advanced(_NARROW, system, given, feedback, x, after, start, size, q, row + 2 * P)
+        _advanced(_SINGLE, system, given, feedback, x, after, start, size, q, row + 2 * P)
+        for c in range(channels):
+            real, imaginary = _products(C, c * size + row, after, start + row, 2 * P)
+            y[(i * channels + c) * H + h] = gain * (real - imaginary) + D[c * H + h] * given
+
+
+def _advanced(lanes, system, given, feedback, x, after, state, size, start, stop):
+    """Write Lambda x + B given + sum_r P_r feedback_r to `after`, from `start` while vectors fit, and where it ends.
+
+    state: where the sample's own numbers begin in x and after.
+    """
+
+
+@overload(_advanced, prefer_literal=True)
+def _(lanes, system, given, feedback, x, after, state, size, start, stop):
+    n = lanes.literal_value
+
+    def advanced(lanes, system, given, feedback, x, after, state, size, start, stop):
+        Lambda, B, P = system
+        q = start
+        while q + n <= stop:
+            value = multiply_add(load(B, q, n), splat(given, zeros(x, n)), zeros(x, n))
+            for r in range(len(feedback)):
+                value = multiply_add(load(P, r * size + q, n), splat(feedback[r], value), value)
+            before = as_complex(load(x, state + q, n))
+            value = as_real(multiply_add(as_complex(load(Lambda, q, n)), before, as_complex(value)))
+            store(after, state + q, value)
+            q += n
+        return q
+
+    return advanced
+
+
+@register_jitable
+def _products(row, i, other, j, count):
+    """The sums over q < count of row[i + q] other[j + q], of even q and of odd."""
+    even, odd, q = _partial(_WIDE, row, i, other, j, 0, count)
+    if q < count:
+        more_even, more_odd, q = _partial(_NARROW, row, i, other, j, q, count)
+        even, odd = even + more_even, odd + more_odd
+    while q < count:
+        even += row[i + q] * other[j + q]
+        odd += row[i + q + 1] * other[j + q + 1]
+        q += 2
+    return even, odd
+
+
+def _partial(lanes, row, i, other, j, start, count):
+    """`_products` from `start` while whole vectors fit, and where it ends."""
+
+
+@overload(_partial, prefer_literal=True)
+def _(lanes, row, i, other, j, start, count):
+    n = lanes.literal_value
+
+    def partial(lanes, row, i, other, j, start, count):
+        total, q = zeros(row, n), start
+        while q + n <= count:
+            total = multiply_add(load(row, i + q, n), load(other, j + q, n), total)
+            q += n
+        even, odd = sums(total)
+        return even, odd, q
+
+    return partial
+
+
+@register_jitable
+def _scaled(P, Lambda, times, elapsed, until, gates):
+    """Gates of inputs that last one sample from `elapsed`, see `discretize_scaled` of the layer; `until` their ends."""
+    for i in range(times):
+        until[i] = elapsed[i] + 1.0
+        # From t = 0 the state goes to its steady value whatever it was: there Lambda_bar is 0.
+        started = elapsed[i] > 0
+        lasting = np.log1p(1.0 / elapsed[i]) if started else 0.0
+        for p in range(P):
+            real, imaginary = float(Lambda[2 * p]), float(Lambda[2 * p + 1])
+            # exp(z) - 1 without cancellation, see `complex_expm1`.
+            angle, growth = 0.5 * lasting * imaginary, np.expm1(lasting * real)
+            sine, cosine = np.sin(angle), np.cos(angle)
+            growth_re = growth - 2.0 * (1.0 + growth) * sine * sine
+            growth_im = 2.0 * (1.0 + growth) * sine * cosine
+            if not started:
+                growth_re, growth_im = -1.0, 0.0
+            q, square = 2 * (i * P + p), real * real + imaginary * imaginary
+            gates[0][q], gates[0][q + 1] = 1.0 + growth_re, growth_im
+            gates[1][q] = (growth_re * real + growth_im * imaginary) / square
+            gates[1][q + 1] = (growth_im * real - growth_re * imaginary) / square
+
+
+mixed = Kernel(_mixed, uses=(pointers,))
+separate = Kernel(_separate, uses=(pointers,))

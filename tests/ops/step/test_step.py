@@ -1,0 +1,158 @@
+"""Native steps against their equations in double precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fractal_ssm.models.fractal.scaled_time import discretize_scaled
+from fractal_ssm.ops.step import MIMOStep, SISOStep, unobserved
+from torch.utils.flop_counter import FlopCounterMode
+
+TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
+precisions = pytest.mark.parametrize("real", [torch.float32, torch.float64])
+# Modes, so that 2 P numbers fill whole vectors, leave a short one, single numbers, or all of them; and features.
+sizes = pytest.mark.parametrize(("P", "H"), [(1, 1), (3, 5), (21, 9), (16, 21), (32, 64)])
+
+
+def draw(*shape, dtype=torch.float64, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def draws(shapes, real):
+    """One tensor a shape; complex ones are given as (shape, "complex")."""
+    return [
+        draw(*shape[0], dtype=real.to_complex(), seed=seed) if shape[-1] == "complex" else draw(*shape, dtype=real)
+        for seed, shape in enumerate(shapes)
+    ]
+
+
+def assert_close(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        error = (one - other).abs().max() if other.numel() else torch.zeros(())
+        assert one.shape == other.shape
+        assert error <= TOLERANCE[one.dtype.to_real()] * 10 * max(1.0, other.numel() and other.abs().max().item())
+
+
+def wide(tensors):
+    return [tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in tensors]
+
+
+def mixed(real, P, H):
+    shapes = [((P,), "complex"), ((P,), "complex"), ((P, H), "complex"), ((H, P), "complex"), (H,)]
+    return draws(shapes, real)
+
+
+def mixed_expected(tensors, u, x, gain):
+    Lambda, gamma, B, C, D, u, x = wide([*tensors, u, x])
+    x = Lambda * x + gamma * (u.to(B.dtype) @ B.T)
+    return gain * (x @ C.T).real + D * u, x
+
+
+@precisions
+@sizes
+@pytest.mark.parametrize("batch", [0, 1, 2, 5])
+def test_a_mixed_step_is_its_equation(real, P, H, batch):
+    tensors = mixed(real, P, H)
+    u, x = draw(batch, H, dtype=real), draw(batch, P, dtype=real.to_complex())
+    before = u.clone(), x.clone()
+    for gain in (1.0, 2.0):
+        assert_close(MIMOStep(*tensors, gain)(u, x), mixed_expected(tensors, u, x, gain))
+    assert torch.equal(u, before[0]) and torch.equal(x, before[1])
+
+
+@precisions
+@pytest.mark.parametrize("times", [[0.0], [3.0], [1e5], [0.0, 0.5, 1e5]])
+def test_a_step_at_a_time_is_that_of_the_scaled_system(real, times):
+    P, H, batch = 5, 7, 3
+    _, _, B, C, D = mixed(real, P, H)
+    Lambda = torch.complex(-1e-4 - 8 * torch.rand(P, dtype=real), draw(P, dtype=real))
+    u, x, elapsed = draw(batch, H, dtype=real), draw(batch, P, dtype=real.to_complex()), torch.tensor(times).double()
+    Lambda_bar, gamma = discretize_scaled(Lambda.to(torch.complex128), elapsed, torch.ones_like(elapsed))
+    y, after, until = MIMOStep(Lambda, None, B, C, D, 2.0).at_time(u, x, elapsed)
+    assert_close([y, after], mixed_expected([Lambda_bar, gamma, B, C, D], u, x, 2.0))
+    assert torch.equal(until, elapsed + 1)
+
+
+@precisions
+@sizes
+@pytest.mark.parametrize("batch", [0, 1, 3])
+@pytest.mark.parametrize(("rank", "channels"), [(0, 1), (1, 1), (2, 1), (0, 3), (1, 2)])
+def test_a_separate_step_is_its_equation(real, P, H, batch, rank, channels):
+    shapes = [((H, P), "complex")] * 2 + [((channels, H, P), "complex"), (channels, H)]
+    Lambda, B, C, D = draws(shapes, real)
+    P_r, Q = (draw(rank, H, P, dtype=real.to_complex(), seed=seed) for seed in (8, 9))
+    u, x = draw(batch, H, dtype=real), draw(batch, H, P, dtype=real.to_complex())
+    found = SISOStep(Lambda, B, C, D, P_r, Q)(u, x)
+    if not rank:
+        assert_close(SISOStep(Lambda, B, C, D)(u, x), found)
+    Lambda, B, C, D, P_r, Q, u, x = wide([Lambda, B, C, D, P_r, Q, u, x])
+    after = Lambda * x + B * u[..., None]
+    for r in range(rank):
+        after = after - P_r[r] * (Q[r] * x).sum(-1, keepdim=True).real
+    y = 2 * (C * after[:, None]).sum(-1).real + D * u[:, None]
+    assert_close(found, [y.flatten(1), after])
+
+
+def test_samples_shared_between_threads_give_the_same():
+    threads, (P, H, batch) = torch.get_num_threads(), (32, 64, 9)
+    Lambda, B, C, D = draws([((H, P), "complex")] * 2 + [((1, H, P), "complex"), (H,)], torch.float32)
+    step, u, x = SISOStep(Lambda, B, C, D), draw(batch, H).float(), draw(batch, H, P, dtype=torch.complex64)
+    try:
+        torch.set_num_threads(2)
+        assert step._kernels.threads_for(x) == 2
+        together = step(u, x)
+        torch.set_num_threads(1)
+        alone = step(u, x)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(one, other) for one, other in zip(together, alone, strict=True))
+
+
+def test_lazy_and_strided_inputs():
+    tensors = mixed(torch.float64, 3, 4)
+    u, x = draw(4, 2).T, draw(2, 3, dtype=torch.complex128).conj()
+    assert_close(MIMOStep(*tensors, 2.0)(u, x), mixed_expected(tensors, u, x, 2.0))
+    negative = draw(2, 4, dtype=torch.complex128).conj().imag
+    assert negative.is_neg()
+    assert_close(MIMOStep(*tensors, 2.0)(negative, x), mixed_expected(tensors, negative, x, 2.0))
+    lazy = [tensor.conj() for tensor in tensors]
+    assert_close(MIMOStep(*lazy, 2.0)(u, x), mixed_expected(lazy, u, x, 2.0))
+
+
+def test_tensors_are_read_where_they_lie_and_kept():
+    tensors = mixed(torch.float64, 3, 4)
+    step, u, x = MIMOStep(*tensors, 2.0), draw(2, 4), draw(2, 3, dtype=torch.complex128)
+    tensors[2].mul_(0.5)
+    assert step.reads(tensors[2]) and not step.reads(tensors[2].clone())
+    expected = mixed_expected(tensors, u, x, 2.0)
+    del tensors
+    assert_close(step(u, x), expected)
+
+
+def test_what_a_kernel_cannot_read_is_refused():
+    tensors = mixed(torch.float64, 3, 4)
+    with pytest.raises(TypeError, match="one precision"):
+        MIMOStep(*tensors[:-1], tensors[-1].float(), 2.0)
+    with pytest.raises(TypeError, match="on a CPU"):
+        MIMOStep(*(tensor.to("meta") for tensor in tensors), 2.0)
+
+
+def test_what_follows_operators_is_noticed():
+    u = draw(2, 3)
+    assert unobserved(u, torch.nn.Parameter(u, requires_grad=False))
+    assert not unobserved(u, u.clone().requires_grad_())
+    assert not unobserved(u.to("meta"))
+    with torch.no_grad():
+        assert unobserved(u.clone().requires_grad_())
+    with FlopCounterMode(display=False):
+        assert not unobserved(u)
+    seen = []
+    torch.func.vmap(lambda row: seen.append(unobserved(row)) or row)(u)
+    assert seen == [False]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_trace_is_noticed():
+    seen = []
+    torch.jit.trace(lambda u: seen.append(unobserved(u)) or u + 1, draw(2, 3), check_trace=False)
+    assert seen == [False]
