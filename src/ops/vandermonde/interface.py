@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import UsageError
+from ..runtime.autograd import refuse_transforms
 from ..runtime.backends import choose
 from ..runtime.keops import lazy_tensor
 from ..runtime.proof import waves
