@@ -1,4 +1,4 @@
-"""Docstrings as the site's parser wants them: a blank line before every section and every list."""
+"""Docstrings as the site's parser wants them: blank lines before sections and lists, examples as blocks of code."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from griffe import Extension, Object
 
-_SECTION = re.compile(r"(?<!\n)\n(?=(?:Args|Returns|Raises|Yields|Attributes|Examples?):\n)")
-_ITEM = re.compile(r"^( *)- ", re.MULTILINE)
+_SECTION = re.compile(r"(?:Args|Returns|Raises|Yields|Attributes):$")
+_ITEM = re.compile(r" *- ")
 
 
 class Sections(Extension):
-    """Our docstrings put the sections under each other without blank lines, and lists under their sentence."""
+    """Our docstrings put sections, lists and examples under their sentence without blank lines."""
 
     def on_instance(self, *, obj: Object, **_: Any) -> None:
         """Called for every module, class, function and attribute that was read."""
@@ -21,19 +21,30 @@ class Sections(Extension):
 
 
 def separated(text: str) -> str:
-    """The docstring with the blank lines.
+    """The docstring with blank lines before its sections and lists, and its doctests fenced.
 
     >>> separated("Sum.\\nReturns:\\n    x.")
     'Sum.\\n\\nReturns:\\n    x.'
     """
     lines: list[str] = []
-    for line in _SECTION.sub("\n\n", text).split("\n"):
-        starts_list = _ITEM.match(line) and lines and lines[-1].strip() and not _ITEM.match(lines[-1])
-        if starts_list and not lines[-1].startswith(" " * (_indent(line) + 2)):
+    in_example = False
+    for line in text.split("\n"):
+        if in_example and not line.strip():
+            lines.append("```")
+            in_example = False
+        starts_example = not in_example and line.startswith(">>>")
+        if lines and lines[-1].strip() and (starts_example or _SECTION.match(line) or _starts_list(lines[-1], line)):
             lines.append("")
+        if starts_example:
+            lines.append("```python")
+            in_example = True
         lines.append(line)
-    return "\n".join(lines)
+    return "\n".join([*lines, "```"] if in_example else lines)
 
 
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
+def _starts_list(before: str, line: str) -> bool:
+    """Whether `line` is the first item of a list under the sentence `before`, and not the next item of one."""
+    if not _ITEM.match(line) or _ITEM.match(before):
+        return False
+    indent = len(line) - len(line.lstrip(" "))
+    return not before.startswith(" " * (indent + 2))
