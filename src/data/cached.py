@@ -171,5 +171,5 @@ def take(available: int, wanted: int | None, official: int, what: str, option: s
             f"again.{as_it_is if available else ''}"
         )
     if wanted is not None and wanted > available:
-        raise UsageError(f"{what} holds {available:,} samples, dataset.{option} asks for {wanted:,}.")
+        raise UsageError(f"{what} holds {available:,} samples, dataset.{option} asks for {wanted:,}: copy or download it again, or take fewer.")
     return available if wanted is None else wanted

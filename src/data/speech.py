@@ -199,13 +199,14 @@ def _read_wav(path: Path) -> np.ndarray:
             form = file.getnchannels(), file.getsampwidth(), file.getframerate()
             if form != (1, 2, _LENGTH):
                 raise UsageError(f"{path} has (channels, bytes, rate) = {form}; (1, 2, {_LENGTH}) is expected.")
-            samples = np.frombuffer(file.readframes(_LENGTH), dtype="<i2")
+            wanted = min(file.getnframes(), _LENGTH)
+            samples = np.frombuffer(file.readframes(wanted), dtype="<i2")
     except UsageError:
         raise
     except (wave.Error, EOFError, ValueError, RuntimeError) as error:
         raise UsageError(f"{path} is not a whole wav file ({error}): unpack the data again.") from error
-    if not len(samples):
-        raise UsageError(f"{path} holds no samples: unpack the data again.")
+    if not wanted or len(samples) < wanted:
+        raise UsageError(f"{path} holds {len(samples):,} of {wanted:,} samples: unpack the data again.")
     return samples
 
 
