@@ -68,7 +68,7 @@ def check_real(name: str, option: str, value: float, holds: bool, allowed: str) 
 
 def is_real(value: Any) -> bool:
     """Whether a value is a finite real number; bool is not."""
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
+    return isinstance(value, Real) and not isinstance(value, bool | np.bool_) and abs(value) < math.inf
 
 
 def check_flags(name: str, **flags: bool) -> None:
