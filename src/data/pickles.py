@@ -1,13 +1,14 @@
 """Reading pickles of strangers: numbers, texts, containers and numeric numpy arrays, in bounded time and memory.
 
-`pickle.Unpickler` cannot be bounded: a key of shared tuples takes exponential time to hash, one opcode makes it
-allocate a table of gigabytes, and BUILD changes whatever it may name. `pickletools.genops` reads the opcodes, and this
-module carries out those that data need; every other opcode is refused, and nothing a pickle names is imported.
+The standard library's unpickler in Python is kept to the opcodes that data need, and every name in the file stands for
+a function below: nothing is imported. The compiled one cannot be bounded: a key of shared tuples takes
+exponential time to hash, and one opcode makes it allocate a table of gigabytes.
 """
 
 from __future__ import annotations
 
 import io
+import pickle
 import pickletools
 from pathlib import Path
 from typing import Any
@@ -17,34 +18,25 @@ import numpy as np
 from ..errors import UsageError
 
 _MAX_OPCODES = 1_000_000
+_MAX_KEY = 256
 _NUMERIC = frozenset("?bBhHiIlLqQefd") | {f"{kind}{size}" for kind in "uif" for size in (1, 2, 4, 8)} - {"f1"}
-_NAMES = {
-    ("numpy.core.multiarray", "_reconstruct"): "reconstruct",
-    ("numpy._core.multiarray", "_reconstruct"): "reconstruct",
-    ("numpy", "dtype"): "dtype",
-    # Only ever an argument of _reconstruct.
-    ("numpy", "ndarray"): "ndarray",
-    ("_codecs", "encode"): "encode",
-}
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-_VALUES = frozenset(
-    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 "
-    "BINBYTES SHORT_BINBYTES BINBYTES8".split()
-)
-_BYTES_OF_PYTHON_2 = frozenset({"STRING", "BINSTRING", "SHORT_BINSTRING"})
-_SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_MARK = object()
+_ALLOWED = (
+    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT "
+    "STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES "
+    "BINBYTES8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS "
+    "PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD"
+).split()
 
 
 def load_pickle(path: Path, max_bytes: int = 64 << 20) -> Any:
     """Read a pickle that holds only numbers, texts, lists, tuples, dicts and numeric numpy arrays.
 
-    Byte strings of Python 2 stay bytes. References that a pickle shares are shared in the result. Keys are texts, bytes
-    or integers.
+    Byte strings of Python 2 stay bytes. References that a pickle shares are shared in the result. Keys are texts or
+    bytes of at most 256 characters.
 
     Args:
         path: the file.
-        max_bytes: largest file that is opened. Memory is a few times the file, time is linear in its size.
+        max_bytes: largest file that is opened. Memory is a few times that, time is linear in the size of the file.
     Raises:
         UsageError: the file is too large, is cut short, names anything else to call, or has more than a million
             opcodes.
@@ -54,7 +46,9 @@ def load_pickle(path: Path, max_bytes: int = 64 << 20) -> Any:
     if len(content) > max_bytes:
         raise UsageError(f"{path} has more than {max_bytes:,} bytes, the most that is expected: this is another file.")
     try:
-        return _Machine().run(content)
+        if not content.endswith(pickle.STOP):
+            raise EOFError("it has no end")
+        return _Unpickler(content, 4 * max_bytes).load()
     except UsageError as error:
         raise UsageError(f"{path}: {error} Copy or download the file again from its publisher.") from None
     except Exception as error:
@@ -63,185 +57,108 @@ def load_pickle(path: Path, max_bytes: int = 64 << 20) -> Any:
         raise UsageError(f"{path} is not a whole pickle ({reason}): copy or download it again.") from error
 
 
-class _Name:
-    """One of the functions and classes of numpy that a pickle may name."""
+class _Opcodes(dict):
+    """Opcode -> method for the opcodes that data need; it counts how many were taken."""
 
-    def __init__(self, kind: str):
-        self.kind = kind
+    left = _MAX_OPCODES
 
-
-class _Dtype:
-    """A numpy.dtype under construction."""
-
-    def __init__(self, code: Any, *flags: Any):
-        code = code.decode("latin-1") if isinstance(code, bytes) else code
-        if not isinstance(code, str) or code not in _NUMERIC:
-            raise UsageError(f"it holds an array of type {_short(code)}; only numbers are read.")
-        self.dtype = np.dtype(code)
-
-    def build(self, state: Any) -> _Dtype:
-        order = state[1].decode("latin-1") if isinstance(state[1], bytes) else state[1]
-        self.dtype = self.dtype.newbyteorder(order if order in ("<", ">") else "=")
-        return self
+    def __getitem__(self, opcode: int) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise UsageError(f"it has more than {_MAX_OPCODES:,} opcodes: this is another file.")
+        if opcode not in self:
+            known = pickletools.code2op.get(chr(opcode))
+            if known is None:
+                raise ValueError(f"no opcode {opcode}")
+            raise UsageError(f"it uses the opcode {known.name}. Refused: data need no such thing, it may be malicious.")
+        return super().__getitem__(opcode)
 
 
-class _Array:
-    """A numpy.ndarray under construction."""
+class _Unpickler(pickle._Unpickler):
+    """Every method below checks what the library's one takes on trust; what it costs is bounded by what was read."""
 
-    array: np.ndarray | None = None
+    def __init__(self, content: bytes, max_made: int):
+        super().__init__(io.BytesIO(content), encoding="bytes")
+        opcodes = [getattr(pickle, name)[0] for name in _ALLOWED]
+        self.dispatch = _Opcodes((opcode, pickle._Unpickler.dispatch[opcode]) for opcode in opcodes)
+        for name in ("REDUCE", "BUILD", "SETITEM", "SETITEMS", "DICT"):
+            self.dispatch[getattr(pickle, name)[0]] = getattr(_Unpickler, f"load_{name.lower()}")
+        self.left = max_made
 
-    def build(self, state: Any) -> np.ndarray:
-        _, shape, dtype, fortran, data = state
-        if not isinstance(dtype, _Dtype) or not isinstance(data, bytes):
-            raise UsageError("it holds an array of objects; only numbers are read.")
-        flat = np.frombuffer(data, dtype=dtype.dtype)
-        if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
-            raise UsageError(f"it holds an array of shape {_short(shape)}.")
-        self.array = flat.reshape(shape, order="F" if fortran else "C").copy()
-        return self.array
+    def find_class(self, module: str, name: str) -> Any:
+        known = {
+            "numpy.core.multiarray _reconstruct": lambda *_: np.empty(0, dtype=np.uint8),
+            "numpy._core.multiarray _reconstruct": lambda *_: np.empty(0, dtype=np.uint8),
+            "numpy dtype": _dtype,
+            # Only ever an argument of _reconstruct.
+            "numpy ndarray": None,
+            "_codecs encode": self._encode,
+        }
+        called = f"{module[:80]} {name[:80]}"
+        if called not in known:
+            raise UsageError(f"it wants to call {called!r}. Refused: data need no code, it may be malicious.")
+        return known[called]
 
+    def load_reduce(self) -> None:
+        if type(self.stack[-1]) is not tuple or len(self.stack[-1]) > 4:
+            raise ValueError("it calls with other arguments than arrays need")
+        super().load_reduce()
 
-class _Machine:
-    """A stack and a memo, as the format defines them."""
-
-    def __init__(self):
-        self.stack: list[Any] = []
-        self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
-
-    def run(self, content: bytes) -> Any:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(io.BytesIO(content)), start=1):
-            if count > _MAX_OPCODES:
-                raise UsageError(f"it has more than {_MAX_OPCODES:,} opcodes: this is another file.")
-            if opcode.name == "STOP":
-                (value,) = self.stack
-                return value
-            self.step(opcode.name, argument)
-        raise EOFError("it has no end")
-
-    def step(self, name: str, argument: Any) -> None:
-        """Carry out one opcode."""
-        if name in _VALUES:
-            self.stack.append(argument)
-        elif name in _BYTES_OF_PYTHON_2:
-            self.stack.append(argument.encode("latin-1"))
-        elif name in _CONSTANTS:
-            self.stack.append(_CONSTANTS[name])
-        elif name in _SHORT_TUPLES:
-            size = _SHORT_TUPLES[name]
-            self.stack.append(tuple([self.pop() for _ in range(size)][::-1]))
-        elif name in ("PROTO", "FRAME"):
-            pass
-        elif name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            self.memo[len(self.memo) if argument is None else argument] = self.top()
-        elif name in ("GET", "BINGET", "LONG_BINGET"):
-            value = self.memo[argument]
-            self.stack.append(value.array if isinstance(value, _Array) and value.array is not None else value)
+    def load_build(self) -> None:
+        state, value = self.stack.pop(), self.stack[-1]
+        if isinstance(value, np.dtype):
+            order = next((order for order in "<>" if state[1] == order or state[1] == order.encode()), "|")
+            # The other parts of a state make records and objects of a number.
+            value.__setstate__((3, order, None, None, None, -1, -1, 0))
+        elif isinstance(value, np.ndarray):
+            _, shape, dtype, fortran, data = state
+            if not isinstance(dtype, np.dtype) or type(data) is not bytes:
+                raise UsageError("it holds an array of objects; only numbers are read.")
+            if type(shape) is not tuple or len(shape) > 32 or any(type(n) is not int or n < 0 for n in shape):
+                raise ValueError("an array without a shape")
+            self._make(len(data))
+            value.__setstate__((1, shape, dtype, fortran == 1, data))
         else:
-            action = getattr(self, f"do_{name.lower()}", None)
-            if action is None:
-                raise UsageError(f"it uses the opcode {name}. Refused: data need no such thing, it may be malicious.")
-            action(argument)
-
-    def top(self) -> Any:
-        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise ValueError("an operand is missing")
-        return self.stack[-1]
-
-    def pop(self) -> Any:
-        self.top()
-        return self.stack.pop()
-
-    def pop_to_mark(self) -> list[Any]:
-        start = self.marks.pop()
-        items = self.stack[start:]
-        del self.stack[start:]
-        return items
-
-    def do_mark(self, _: Any) -> None:
-        self.marks.append(len(self.stack))
-
-    def do_tuple(self, _: Any) -> None:
-        self.stack.append(tuple(self.pop_to_mark()))
-
-    def do_list(self, _: Any) -> None:
-        self.stack.append(self.pop_to_mark())
-
-    def do_empty_list(self, _: Any) -> None:
-        self.stack.append([])
-
-    def do_append(self, _: Any) -> None:
-        self.extend([self.pop()])
-
-    def do_appends(self, _: Any) -> None:
-        self.extend(self.pop_to_mark())
-
-    def extend(self, items: list[Any]) -> None:
-        if type(self.top()) is not list:
-            raise ValueError("it appends to what is no list")
-        self.stack[-1].extend(items)
-
-    def do_empty_dict(self, _: Any) -> None:
-        self.stack.append({})
-
-    def do_dict(self, _: Any) -> None:
-        items = self.pop_to_mark()
-        self.stack.append({})
-        self.update(items)
-
-    def do_setitem(self, _: Any) -> None:
-        value, key = self.pop(), self.pop()
-        self.update([key, value])
-
-    def do_setitems(self, _: Any) -> None:
-        self.update(self.pop_to_mark())
-
-    def update(self, items: list[Any]) -> None:
-        if type(self.top()) is not dict:
-            raise ValueError("it sets keys of what is no dictionary")
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            # The hash of a tuple of shared tuples takes exponential time.
-            if type(key) not in (str, bytes, int):
-                raise UsageError(f"it has a key of type {type(key).__name__}; texts, bytes and integers are read.")
-            self.stack[-1][key] = value
-
-    def do_global(self, argument: str) -> None:
-        self.name(*argument.split(" ", 1))
-
-    def do_stack_global(self, _: Any) -> None:
-        name, module = self.pop(), self.pop()
-        self.name(module, name)
-
-    def name(self, module: Any, name: Any) -> None:
-        if not (type(module) is type(name) is str and (module, name) in _NAMES):
-            raise UsageError(
-                f"it wants to call {_short(module)} {_short(name)}. Refused: data need no code, it may be malicious."
-            )
-        self.stack.append(_Name(_NAMES[module, name]))
-
-    def do_reduce(self, _: Any) -> None:
-        arguments, function = self.pop(), self.pop()
-        kind = function.kind if isinstance(function, _Name) else None
-        if kind == "reconstruct":
-            self.stack.append(_Array())
-        elif kind == "dtype":
-            self.stack.append(_Dtype(*arguments))
-        elif kind == "encode":
-            # How numpy writes bytes in old protocols: as latin-1 text.
-            text, encoding = arguments
-            if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-                raise UsageError("it encodes text in an unexpected way.")
-            self.stack.append(text.encode("latin-1"))
-        else:
-            raise UsageError("it wants to call something that is no function. Refused: it may be malicious.")
-
-    def do_build(self, _: Any) -> None:
-        state, value = self.pop(), self.pop()
-        if not isinstance(value, _Dtype | _Array):
             raise UsageError("it wants to change something that is no array. Refused: it may be malicious.")
-        self.stack.append(value.build(state))
+
+    def load_setitem(self) -> None:
+        self._check_keys(self.stack[-3], self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        self._check_keys(self.metastack[-1][-1], self.stack[::2])
+        super().load_setitems()
+
+    def load_dict(self) -> None:
+        self._check_keys({}, self.stack[::2])
+        super().load_dict()
+
+    def _check_keys(self, target: Any, keys: list[Any]) -> None:
+        # The hash of a tuple of shared tuples takes exponential time, that of a long integer is taken again each time.
+        odd = [type(key).__name__ for key in keys if type(key) not in (str, bytes) or len(key) > _MAX_KEY]
+        if odd:
+            raise UsageError(f"it has a key of type {odd[0]}, or a long one; short texts and bytes are read.")
+        if type(target) is not dict:
+            raise ValueError("it sets keys of what is no dictionary")
+
+    def _encode(self, text: Any, encoding: Any) -> bytes:
+        """How numpy writes bytes in old protocols: as latin-1 text."""
+        if type(text) is not str or encoding not in ("latin1", b"latin1"):
+            raise UsageError("it encodes text in an unexpected way.")
+        self._make(len(text))
+        return text.encode("latin-1")
+
+    def _make(self, n_bytes: int) -> None:
+        """Few opcodes can ask for the same text or array again and again."""
+        self.left -= n_bytes
+        if self.left < 0:
+            raise UsageError("it unpacks to many times its size. Refused: it may be malicious.")
 
 
-def _short(value: Any) -> str:
-    """A name out of a pickle, for a message: shared references would make its full text exponentially long."""
-    return repr(value[:80]) if isinstance(value, str) else type(value).__name__
+def _dtype(code: Any, *_: Any) -> np.dtype:
+    code = code.decode("latin-1") if type(code) is bytes and len(code) < 3 else code
+    if type(code) is not str or code not in _NUMERIC:
+        shown = repr(code[:80]) if type(code) is str else type(code).__name__
+        raise UsageError(f"it holds an array of type {shown}; only numbers are read.")
+    # A copy: setting its byte order must not change numpy's own.
+    return np.dtype(code, copy=True)
