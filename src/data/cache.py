@@ -194,11 +194,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         complete = complete and all(isinstance(manifest[key], dict) for key in ("parameters", "facts", "files"))
     except (ValueError, AttributeError, RecursionError) as error:
         raise refused(folder, f"{MANIFEST} cannot be read ({error})") from error
-    if not complete or manifest["format"] != FORMAT:
+    if not complete or manifest["format"] is True or manifest["format"] != FORMAT:
         raise refused(folder, f"{MANIFEST} is not of format {FORMAT}")
-    if not manifest["facts"] or not manifest["files"] or not all(_is_record(*item) for item in manifest["files"].items()):
+    files = manifest["files"]
+    if not manifest["facts"] or not files or not all(_is_record(*item) for item in files.items()):
         raise refused(folder, f"{MANIFEST} lacks facts, or files with their size, time and checksum")
-    if manifest["checksum"] != _checksum(manifest["files"]):
+    if manifest["checksum"] != _checksum(files):
         raise refused(folder, f"the checksum in {MANIFEST} is not that of the files it lists")
     return manifest
 
@@ -241,7 +242,7 @@ def _not_made(folder: Path, error: OSError, resumable: bool) -> UsageError:
         kept = "What was made so far is kept, and the next start goes on there."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         advice = f"Free some space, or set data_dir to a larger disk. {kept}"
-    elif error.errno in (errno.ENOENT, errno.EISDIR, errno.EIO):
+    elif error.errno in (errno.ENOENT, errno.EISDIR, errno.EIO, errno.ELOOP):
         advice = "If it is one of the files that you provided, copy or unpack them again."
     else:
         advice = "Set data_dir to a folder that you may write, and link the raw data into it."

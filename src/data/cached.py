@@ -153,7 +153,8 @@ def _check_facts(cache: Cache) -> None:
     fits = fits and sum(counts.values()) == n
     n_train, vocabulary = facts.get("n_train", n), facts.get("vocabulary", ["x"])
     fits = fits and type(n_train) is int and 0 <= n_train <= n
-    fits = fits and isinstance(vocabulary, list) and 0 < len(vocabulary) == sum(type(token) is str for token in vocabulary)
+    fits = fits and isinstance(vocabulary, list) and len(vocabulary) > 0
+    fits = fits and all(type(token) is str for token in vocabulary)
     if not fits:
         raise refused(cache.folder, f"the facts in its manifest do not fit its {n:,} labels")
 
@@ -171,5 +172,8 @@ def take(available: int, wanted: int | None, official: int, what: str, option: s
             f"again.{as_it_is if available else ''}"
         )
     if wanted is not None and wanted > available:
-        raise UsageError(f"{what} holds {available:,} samples, dataset.{option} asks for {wanted:,}: copy or download it again, or take fewer.")
+        raise UsageError(
+            f"{what} holds {available:,} samples, dataset.{option} asks for {wanted:,}: copy or download it again, or "
+            f"take fewer."
+        )
     return available if wanted is None else wanted

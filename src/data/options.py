@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ..errors import UsageError
 
 MOST_SAMPLES = 10_000_000
 MOST_STEPS = 1 << 24
+MOST_WORKERS = 1024
 
 
 def check_counts(name: str, sample_bytes: int = 0, **counts: int | None) -> None:
@@ -26,7 +28,7 @@ def check_counts(name: str, sample_bytes: int = 0, **counts: int | None) -> None
     """
     size = f"; {MOST_SAMPLES:,} would take about {MOST_SAMPLES * sample_bytes / 1e9:,.0f} GB" if sample_bytes else ""
     for option, count in counts.items():
-        check_at_least(1, name, option, count, f"null for the default{size}", MOST_SAMPLES)
+        check_at_least(1, name, option, count, f"null for all{size}", MOST_SAMPLES)
 
 
 def check_at_least(
@@ -69,6 +71,12 @@ def check_real(name: str, option: str, value: float, holds: bool, allowed: str) 
 def is_real(value: Any) -> bool:
     """Whether a value is a finite real number; bool is not."""
     return isinstance(value, Real) and not isinstance(value, bool | np.bool_) and abs(value) < math.inf
+
+
+def check_workers(workers: int | None) -> None:
+    """Refuse a command's number of threads outside 1 .. 1024; None takes all cores."""
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise UsageError(f"--workers is a number of threads in 1..{MOST_WORKERS}, got {shown(workers)}.")
 
 
 def check_flags(name: str, **flags: bool) -> None:
@@ -115,29 +123,31 @@ def parsed_label(text: bytes, n_classes: int, place: str) -> int:
     return int(value)
 
 
-def checked_data_dir(data_dir: Any) -> Path:
-    """The folder of the data as a path, which need not exist yet.
+def checked_data_dir(data_dir: Any, option: str = "data_dir") -> Path:
+    """The folder of the data as a path, which need not exist yet; `option` is what the user calls it.
 
     Raises:
         UsageError: it is no path, holds a NUL character, is a file, a dangling link, or lies where none can be.
     """
-    remedy = "Set data_dir to a folder that exists or can be made."
+    remedy = f"Set {option} to a folder that exists or can be made."
     if not isinstance(data_dir, str | os.PathLike):
-        raise UsageError(f"data_dir is the path of a folder, got {shown(data_dir)}. {remedy}")
+        raise UsageError(f"{option} is the path of a folder, got {shown(data_dir)}. {remedy}")
     path = Path(data_dir)
     try:
-        if path.is_symlink() and not path.exists():
-            raise UsageError(f"data_dir={path} is a link to {os.readlink(path)}, which does not exist. {remedy}")
-        mode = os.stat(path)
-    except (FileNotFoundError, UsageError) as error:
-        if isinstance(error, UsageError):
-            raise
+        there = stat.S_ISDIR(os.stat(path).st_mode)
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise UsageError(
+                f"{option}={path} is a link to {os.readlink(path)}, which does not exist. {remedy}"
+            ) from None
         return path
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"data_dir={shown(str(path))} cannot be used ({reason}). {remedy}") from error
-    if mode and not path.is_dir():
-        raise UsageError(f"data_dir={path} cannot be written: it is a file. Set data_dir to a folder that you may write.")
+        raise UsageError(f"{option}={shown(str(path))} cannot be used ({reason}). {remedy}") from error
+    if not there:
+        raise UsageError(
+            f"{option}={path} cannot be written: it is a file. Set {option} to a folder that you may write."
+        )
     return path
 
 

@@ -88,7 +88,7 @@ class _Member(tarfile.TarInfo):
         member = super().frombuf(buf, encoding, errors)
         if member.type in _EXTENDED:
             if not 0 <= member.size <= _MAX_HEADER:
-                raise UsageError(f"The archive has a header of {member.size:,} bytes, at most {_MAX_HEADER:,} are read.")
+                raise UsageError(f"The archive has a header of {member.size:,} bytes; at most {_MAX_HEADER} are read.")
         elif member.type not in _PLAIN:
             raise UsageError(f"The archive holds '{member.name}', a link or a device. Refused; data are plain files.")
         return member

@@ -168,7 +168,8 @@ def _lists(folder: Path) -> dict[str, list[str]]:
     for split, names in listed.items():
         lost = sorted(names - everything)
         if lost:
-            raise UsageError(f"{folder} lacks {len(lost):,} clips of {_LISTS[split]}, {lost[0]} first: unpack again.")
+            first = lost[0][:80]
+            raise UsageError(f"{folder} lacks {len(lost):,} clips of {_LISTS[split]}, {first} first: unpack again.")
     train = everything - listed["val"] - listed["test"]
     for split, names in {"train": train, **listed}.items():
         if not names:

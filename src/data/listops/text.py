@@ -82,7 +82,10 @@ def read_tsv(path: Path) -> Iterator[tuple[np.ndarray, int]]:
     with open(path, "rb") as file:
         header = file.readline(1000).decode("utf-8-sig", errors="replace").strip()
         if header != _HEADER:
-            raise UsageError(f"{path} should begin with the header 'Source<TAB>Target', got {header[:60]!r}. Copy or download it again.")
+            raise UsageError(
+                f"{path} should begin with the header 'Source<TAB>Target', got {header[:60]!r}. Copy or download it "
+                f"again."
+            )
         for number, line in enumerate(file, start=2):
             fields = line.rstrip(b"\r\n").split(b"\t")
             if fields == [b""]:
