@@ -16,7 +16,8 @@ setup(
     description="Fractional state space models and a benchmark framework for long sequences",
     long_description=readme.read_text() if readme.exists() else "",
     long_description_content_type="text/markdown",
-    python_requires=">=3.11",
+    # 3.11.4 brought the filter that unpacks archives of strangers safely.
+    python_requires=">=3.11.4",
     packages=["fractal_ssm"]
     + ["fractal_ssm." + name for name in find_packages(str(here / "src"))]
     + ["fractal_ssm.configs"],

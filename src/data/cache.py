@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
+from .safe import read_npy
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -47,15 +48,20 @@ class Cache:
     checksum: str
 
     def array(self, name: str) -> np.ndarray:
-        """The array of file `name`.npy, memory-mapped read-only.
+        """`load_array` of a file of this cache."""
+        return load_array(self.folder, name)
 
-        Raises:
-            UsageError: there is no such file, or it is no array.
-        """
-        try:
-            return np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise refused(self.folder, f"{name}.npy cannot be read ({error})") from error
+
+def load_array(folder: Path, name: str) -> np.ndarray:
+    """The array of file `name`.npy of a cache, memory-mapped read-only.
+
+    Raises:
+        UsageError: there is no such file, or it is no array.
+    """
+    try:
+        return read_npy(folder / f"{name}.npy", mmap_mode="r")
+    except UsageError as error:
+        raise refused(folder, str(error)) from error
 
 
 def cache_folder(data_dir: Path, task: str, kind: str, parameters: Mapping[str, Any]) -> Path:

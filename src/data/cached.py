@@ -50,7 +50,7 @@ class CachedData(SequenceData):
 
     def attach(self, cache: Cache) -> None:
         """Take an opened cache, of these or other parameters, as the data."""
-        _check_facts(cache)
+        _check_facts(cache, self.n_classes)
         self._cache = cache
         self._loaded(cache)
 
@@ -145,9 +145,12 @@ class CachedData(SequenceData):
         return None if self.source == "stand-in" else self.expected.require(self.data_dir)
 
 
-def _check_facts(cache: Cache) -> None:
-    """Refuse facts that do not fit the labels: the checksums are those of the files only."""
-    facts, n = cache.facts, len(cache.array("labels"))
+def _check_facts(cache: Cache, n_classes: int) -> None:
+    """Refuse labels that are none, and facts that do not fit them: the checksums are those of the files only."""
+    labels, facts = cache.array("labels"), cache.facts
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not all(0 <= label < n_classes for label in _ends(labels)):
+        raise refused(cache.folder, f"labels.npy holds no labels in 0..{n_classes - 1}")
+    n = len(labels)
     counts = facts.get("counts", cache.parameters.get("counts", {"all": n}))
     fits = isinstance(counts, dict) and all(type(count) is int and count >= 0 for count in counts.values())
     fits = fits and sum(counts.values()) == n
@@ -157,6 +160,10 @@ def _check_facts(cache: Cache) -> None:
     fits = fits and all(type(token) is str for token in vocabulary)
     if not fits:
         raise refused(cache.folder, f"the facts in its manifest do not fit its {n:,} labels")
+
+
+def _ends(labels: np.ndarray) -> tuple[int, ...]:
+    return (labels.min(), labels.max()) if len(labels) else ()
 
 
 def take(available: int, wanted: int | None, official: int, what: str, option: str) -> int:

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from ..errors import UsageError, unknown
 from ..registry import register_dataset
 from .base import SPLITS, SequenceData, label_shares
-from .options import check_counts, check_real, check_required, is_real
+from .options import MOST_SAMPLES, check_real, check_required, is_real
 from .pathfinder.parameters import parameters
 
 
@@ -52,8 +52,7 @@ class ProxyData(SequenceData):
     n_classes = 2
 
     def __init__(self, n_train: int, n_val: int, n_test: int, length: int, seed: int):
-        check_counts(self.name, n_train=n_train, n_val=n_val, n_test=n_test)
-        check_required(1, self.name, "a sample at least", n_train=n_train, n_val=n_val, n_test=n_test)
+        check_required(1, self.name, "a sample at least", MOST_SAMPLES, n_train=n_train, n_val=n_val, n_test=n_test)
         check_required(16, self.name, "steps of a sample", length=length)
         check_required(0, self.name, "any", (1 << 63) - 1, seed=seed)
         self.l_max, self.seed = length, seed

@@ -1,4 +1,4 @@
-"""Reading archives and compressed files of strangers: nothing in them leaves its folder or grows without bound."""
+"""Reading archives, compressed files and arrays of strangers: they do not leave their folder or grow without bound."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import uuid
 import zlib
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
+
+import numpy as np
 
 from ..errors import UsageError
 
@@ -36,6 +38,20 @@ def read_gzip(path: Path, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
         raise UsageError(f"{path} unpacks to more than {max_bytes:,} bytes: this is another file.")
     return content
+
+
+def read_npy(path: Path, mmap_mode: str | None = None) -> np.ndarray:
+    """The array of a .npy file; arrays of objects are refused.
+
+    Raises:
+        UsageError: it cannot be read. It does not say what to do: that depends on whose file it is.
+    """
+    try:
+        return np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except Exception as error:
+        # numpy compiles the header as Python: damaged ones fail in a dozen ways, TokenError among them.
+        reason = getattr(error, "strerror", None) or str(error)[:200]
+        raise UsageError(f"{path} cannot be read as an array ({reason})") from error
 
 
 def extract_tar(archive: Path, target: Path, max_bytes: int = 64 * GIB, max_files: int = 5_000_000) -> Path:
