@@ -2,8 +2,8 @@
 
 The standard library's unpickler in Python is kept to the opcodes that data need, and every name in the file stands for
 a function below: nothing is imported. The compiled one cannot be bounded: a key of shared tuples takes
-exponential time to hash, and one opcode makes it allocate a table of gigabytes. `pickle._Unpickler` is private, yet the
-same in every version since 3.4; `tests/data/test_safe.py` tells when that ends.
+exponential time to hash, and one opcode makes it allocate a table of gigabytes. `pickle._Unpickler` is private:
+`tests/data/test_safe.py` fails in a version of Python where it has become another.
 """
 
 from __future__ import annotations
