@@ -15,8 +15,8 @@ install: $(STAMP) ## create .venv with the pinned packages (other targets do thi
 
 # The stamp is written last, so an interrupted installation is started again and a finished one is not.
 $(STAMP): requirements.txt setup.py pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "make: fractal_ssm needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." ; \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || { \
+	  echo "make: fractal_ssm needs Python 3.11.4 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." ; \
 	  echo "      Name another one: make $(MAKECMDGOALS) PYTHON=python3.11" ; exit 1 ; }
 	@echo "Creating $(VENV) with the packages pinned in requirements.txt (about 2.2 GB, one to five minutes) ..."
 	@$(PYTHON) -m venv $(VENV)

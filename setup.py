@@ -19,7 +19,8 @@ setup(
     author="the fractal_ssm authors",
     license="Apache-2.0",
     license_files=["LICENSE"],
-    python_requires=">=3.11",
+    # 3.11.4 brought the filter that unpacks archives of strangers safely.
+    python_requires=">=3.11.4",
     packages=["fractal_ssm"]
     + ["fractal_ssm." + name for name in find_packages(str(here / "src"))]
     + ["fractal_ssm.configs"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import uuid
@@ -19,6 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
+        if any("\0" in argument for argument in arguments or ()):
+            raise UsageError("An argument holds a NUL character, which no name of a file may have.")
         options.run(options)
         sys.stdout.flush()
     except UsageError as error:
@@ -91,7 +94,10 @@ def _add_listops_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _listops(options: argparse.Namespace) -> None:
     from .listops.dataset import FILES, RECIPE, draw
+    from .options import check_workers, checked_data_dir
 
+    checked_data_dir(options.out, "--out")
+    check_workers(options.workers)
     counts = {"train": options.n_train, "val": options.n_val, "test": options.n_test}
     if options.n is not None:
         held_out = max(1, round(options.n * 0.02))
@@ -99,9 +105,11 @@ def _listops(options: argparse.Namespace) -> None:
     if min(counts.values()) < 1:
         raise UsageError(f"Every split needs at least one tree, got {counts}.")
     recipe = {name: getattr(options, name) for name in RECIPE}
+    _check_listops(counts, recipe)
     there = [name for name in FILES.values() if (options.out / name).exists()]
     if there:
         raise UsageError(f"{options.out} holds {there[0]} already, and nothing is written over. Name another folder.")
+    new = [folder for folder in (options.out, *options.out.parents) if not folder.exists()]
     options.out.mkdir(parents=True, exist_ok=True)
     partial = options.out / f".tmp-{uuid.uuid4().hex[:8]}"
     partial.mkdir()
@@ -109,10 +117,24 @@ def _listops(options: argparse.Namespace) -> None:
         _write_listops(partial, draw(counts, recipe, options.workers), counts)
         for name in FILES.values():
             (partial / name).rename(options.out / name)
+        new = []
     finally:
         shutil.rmtree(partial)
+        for folder in new:
+            folder.rmdir()
     written = ", ".join(f"{name} ({counts[split]:,})" for split, name in FILES.items())
     print(f"Wrote {written} to {options.out.resolve()}")
+
+
+def _check_listops(counts: dict[str, int], recipe: dict[str, int]) -> None:
+    """The dataset's own checks, in the words of the command."""
+    from .listops.dataset import ListOps
+
+    try:
+        ListOps(Path(), "generated", **{f"n_{split}": count for split, count in counts.items()}, **recipe)
+    except UsageError as error:
+        told = re.sub(r"dataset\.(\w+)", lambda match: "--" + match[1].replace("_", "-"), str(error))
+        raise UsageError(told) from None
 
 
 def _write_listops(folder: Path, trees, counts: dict[str, int]) -> None:

@@ -14,8 +14,9 @@ from ..registry import register_dataset
 from .aan_shards import assemble, read_shards
 from .base import SPLITS, Batch, SequenceData
 from .cache import Cache, source_stamp
-from .cached import STAND_IN_HINT, CachedData, check_at_least, take
+from .cached import STAND_IN_HINT, CachedData, take
 from .finder import Expected
+from .options import check_required
 from .packed import PackedSequences
 from .splits import consecutive
 from .stand_in import document_pairs
@@ -55,6 +56,7 @@ class Aan(CachedData):
     task = "retrieval"
     name = "aan"
     title = "Retrieval"
+    sample_bytes = 8_000
     expected = EXPECTED
     n_classes = 2
 
@@ -68,7 +70,7 @@ class Aan(CachedData):
         l_max: int = 4000,
     ):
         super().__init__(data_dir, source, {"train": n_train, "val": n_val, "test": n_test})
-        check_at_least(2, self.name, "l_max", l_max, "a character and <eos>")
+        check_required(2, self.name, "a character and <eos>", l_max=l_max)
         self.l_max = l_max
 
     def split(self, name: str) -> PackedSequences:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import UsageError
 from .characters import CharacterEncoder
+from .options import parsed_label
 from .packed import PackedWriter
 from .progress import progress
 from .vocabulary import CharacterCounter, Vocabulary, code_points
@@ -145,11 +146,6 @@ def _parse(line: bytes, path: Path, row: int, limit: int) -> tuple[int, list[str
             f"{path}, row {row}: expected 5 fields (label, id, id, text, text) with tabs between them, got "
             f"{len(fields)}. The file may have been cut short: copy or download it again."
         )
-    try:
-        label = int(float(fields[0]))
-    except ValueError:
-        label = -1
-    if label not in (0, 1):
-        raise UsageError(f"{path}, row {row}: the label should be 0 or 1, got {fields[0][:20]!r}.")
+    label = parsed_label(fields[0], 2, f"{path}, row {row}")
     # Four bytes a character are enough for any text; what is cut within a character lies beyond the limit.
     return label, [text[: 4 * limit].decode("utf-8", "replace")[:limit] for text in fields[3:]]

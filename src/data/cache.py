@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
+from .safe import read_npy
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -47,15 +48,20 @@ class Cache:
     checksum: str
 
     def array(self, name: str) -> np.ndarray:
-        """The array of file `name`.npy, memory-mapped read-only.
+        """`load_array` of a file of this cache."""
+        return load_array(self.folder, name)
 
-        Raises:
-            UsageError: there is no such file, or it is no array.
-        """
-        try:
-            return np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise _refused(self.folder, f"{name}.npy cannot be read ({error})") from error
+
+def load_array(folder: Path, name: str) -> np.ndarray:
+    """The array of file `name`.npy of a cache, memory-mapped read-only.
+
+    Raises:
+        UsageError: there is no such file, or it is no array.
+    """
+    try:
+        return read_npy(folder / f"{name}.npy", mmap_mode="r")
+    except UsageError as error:
+        raise refused(folder, str(error)) from error
 
 
 def cache_folder(data_dir: Path, task: str, kind: str, parameters: Mapping[str, Any]) -> Path:
@@ -86,6 +92,13 @@ def load_or_build(
         return open_cache(folder, parameters)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"The data cache {folder} cannot be written ({reason}). Set data_dir to a folder that you may write, and "
+            f"link the raw data into it."
+        ) from error
+    try:
         with _lock(folder):
             if not folder.exists():
                 _build(folder, json.loads(_canonical(parameters)), build, resumable)
@@ -110,7 +123,7 @@ def open_cache(folder: Path, parameters: Mapping[str, Any] | None = None, thorou
     folder = Path(folder)
     manifest = _read_manifest(folder)
     if parameters is not None and manifest["parameters"] != json.loads(_canonical(parameters)):
-        raise _refused(folder, f"its parameters are {manifest['parameters']}, wanted were {dict(parameters)}")
+        raise refused(folder, f"its parameters are {manifest['parameters']}, wanted were {dict(parameters)}")
     for name, record in manifest["files"].items():
         _check_file(folder, name, record, thorough)
     return Cache(folder, manifest["parameters"], manifest["facts"], manifest["checksum"])
@@ -144,12 +157,11 @@ def _build(folder: Path, parameters: dict[str, Any], build: Callable[[Path], Map
     try:
         facts = build(partial)
         files = {path.name: _record(path) for path in sorted(partial.iterdir()) if path.name != MANIFEST}
-        content = "".join(f"{name} {record['sha256']}\n" for name, record in files.items())
         manifest = {
             "format": FORMAT,
             "parameters": parameters,
             "facts": dict(facts),
-            "checksum": hashlib.sha256(content.encode()).hexdigest(),
+            "checksum": _checksum(files),
             "files": files,
         }
         with open(partial / MANIFEST, "w", encoding="utf-8") as file:
@@ -181,31 +193,48 @@ def _flush(file) -> None:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
-        raise _refused(folder, f"it holds no {MANIFEST}, so it was not made by this program or was changed since")
+        raise refused(folder, f"it holds no {MANIFEST}, so it was not made by this program or was changed since")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         complete = {"format", "parameters", "facts", "checksum", "files"} <= manifest.keys()
         complete = complete and all(isinstance(manifest[key], dict) for key in ("parameters", "facts", "files"))
-    except (ValueError, AttributeError) as error:
-        raise _refused(folder, f"{MANIFEST} cannot be read ({error})") from error
-    if not complete or manifest["format"] != FORMAT:
-        raise _refused(folder, f"{MANIFEST} is not of format {FORMAT}")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise refused(folder, f"{MANIFEST} cannot be read ({error})") from error
+    if not complete or manifest["format"] is True or manifest["format"] != FORMAT:
+        raise refused(folder, f"{MANIFEST} is not of format {FORMAT}")
+    files = manifest["files"]
+    if not manifest["facts"] or not files or not all(_is_record(*item) for item in files.items()):
+        raise refused(folder, f"{MANIFEST} lacks facts, or files with their size, time and checksum")
+    if manifest["checksum"] != _checksum(files):
+        raise refused(folder, f"the checksum in {MANIFEST} is not that of the files it lists")
     return manifest
+
+
+def _is_record(name: str, record: Any) -> bool:
+    """Whether a file's entry is whole and its name leads nowhere else."""
+    whole = isinstance(record, dict) and type(record.get("bytes")) is type(record.get("mtime_ns")) is int
+    return whole and isinstance(record.get("sha256"), str) and Path(name).name == name and name not in (".", "..")
+
+
+def _checksum(files: Mapping[str, Any]) -> str:
+    content = "".join(f"{name} {record['sha256']}\n" for name, record in files.items())
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _check_file(folder: Path, name: str, record: Mapping[str, Any], thorough: bool) -> None:
     path = folder / name
     if not path.is_file():
-        raise _refused(folder, f"{name} is missing")
+        raise refused(folder, f"{name} is missing")
     stat = path.stat()
     if stat.st_size != record["bytes"]:
-        raise _refused(folder, f"{name} has {stat.st_size:,} bytes instead of {record['bytes']:,}")
+        raise refused(folder, f"{name} has {stat.st_size:,} bytes instead of {record['bytes']:,}")
     touched = stat.st_mtime_ns != record["mtime_ns"]
     if (thorough or touched) and file_sha256(path) != record["sha256"]:
-        raise _refused(folder, f"the content of {name} does not match its checksum")
+        raise refused(folder, f"the content of {name} does not match its checksum")
 
 
-def _refused(folder: Path, reason: str) -> UsageError:
+def refused(folder: Path, reason: str) -> UsageError:
+    """The error for a cache that fails a check (returned, not raised)."""
     return UsageError(
         f"The data cache {folder} is refused: {reason}. Nothing was changed. "
         f"If the folder holds nothing of yours, delete it and run again; it is then built anew."
@@ -219,7 +248,7 @@ def _not_made(folder: Path, error: OSError, resumable: bool) -> UsageError:
         kept = "What was made so far is kept, and the next start goes on there."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         advice = f"Free some space, or set data_dir to a larger disk. {kept}"
-    elif error.errno in (errno.ENOENT, errno.EISDIR, errno.EIO):
+    elif error.errno in (errno.ENOENT, errno.EISDIR, errno.EIO, errno.ELOOP):
         advice = "If it is one of the files that you provided, copy or unpack them again."
     else:
         advice = "Set data_dir to a folder that you may write, and link the raw data into it."

@@ -11,8 +11,9 @@ import numpy as np
 
 from ..errors import UsageError, unknown
 from .base import SPLITS, SequenceData, label_shares
-from .cache import Cache, cache_folder, load_or_build
+from .cache import Cache, cache_folder, load_or_build, refused
 from .finder import Expected
+from .options import check_counts, checked_data_dir
 from .splits import fingerprint
 
 STAND_IN_HINT = (
@@ -35,18 +36,21 @@ class CachedData(SequenceData):
     title: ClassVar[str]
     expected: ClassVar[Expected]
     sources: ClassVar[tuple[str, ...]] = ("auto", "release", "stand-in")
+    # About what a sample takes on disk.
+    sample_bytes: ClassVar[int] = 1_000
     # For a task that can be drawn: how much that is, and how long it takes.
     drawing: ClassVar[str] = ""
 
     def __init__(self, data_dir: Path, source: str, wanted: Mapping[str, int | None]):
         if source not in self.sources:
             raise unknown(f"source of {self.name}", source, self.sources)
-        check_counts(self.name, **{f"n_{part}": count for part, count in wanted.items()})
-        self.data_dir, self.source, self.wanted = Path(data_dir), source, dict(wanted)
+        check_counts(self.name, self.sample_bytes, **{f"n_{part}": count for part, count in wanted.items()})
+        self.data_dir, self.source, self.wanted = checked_data_dir(data_dir), source, dict(wanted)
         self._cache: Cache | None = None
 
     def attach(self, cache: Cache) -> None:
         """Take an opened cache, of these or other parameters, as the data."""
+        _check_facts(cache, self.n_classes)
         self._cache = cache
         self._loaded(cache)
 
@@ -141,6 +145,27 @@ class CachedData(SequenceData):
         return None if self.source == "stand-in" else self.expected.require(self.data_dir)
 
 
+def _check_facts(cache: Cache, n_classes: int) -> None:
+    """Refuse labels that are none, and facts that do not fit them: the checksums are those of the files only."""
+    labels, facts = cache.array("labels"), cache.facts
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not all(0 <= label < n_classes for label in _ends(labels)):
+        raise refused(cache.folder, f"labels.npy holds no labels in 0..{n_classes - 1}")
+    n = len(labels)
+    counts = facts.get("counts", cache.parameters.get("counts", {"all": n}))
+    fits = isinstance(counts, dict) and all(type(count) is int and count >= 0 for count in counts.values())
+    fits = fits and sum(counts.values()) == n
+    n_train, vocabulary = facts.get("n_train", n), facts.get("vocabulary", ["x"])
+    fits = fits and type(n_train) is int and 0 <= n_train <= n
+    fits = fits and isinstance(vocabulary, list) and len(vocabulary) > 0
+    fits = fits and all(type(token) is str for token in vocabulary)
+    if not fits:
+        raise refused(cache.folder, f"the facts in its manifest do not fit its {n:,} labels")
+
+
+def _ends(labels: np.ndarray) -> tuple[int, ...]:
+    return (labels.min(), labels.max()) if len(labels) else ()
+
+
 def take(available: int, wanted: int | None, official: int, what: str, option: str) -> int:
     """How many samples to use: all, which must be as many as the release has, or the first `wanted`.
 
@@ -154,21 +179,8 @@ def take(available: int, wanted: int | None, official: int, what: str, option: s
             f"again.{as_it_is if available else ''}"
         )
     if wanted is not None and wanted > available:
-        raise UsageError(f"{what} holds {available:,} samples, dataset.{option} asks for {wanted:,}.")
+        raise UsageError(
+            f"{what} holds {available:,} samples, dataset.{option} asks for {wanted:,}: copy or download it again, or "
+            f"take fewer."
+        )
     return available if wanted is None else wanted
-
-
-def check_counts(name: str, **counts: int | None) -> None:
-    """Refuse numbers of samples below 1; None stands for all."""
-    for option, count in counts.items():
-        check_at_least(1, name, option, count, "null for all")
-
-
-def check_at_least(least: int, name: str, option: str, value: int | None, hint: str) -> None:
-    """Refuse a number below `least`; None passes.
-
-    Raises:
-        UsageError: names the dataset, the option and the value; `hint` stands beside what is allowed.
-    """
-    if value is not None and value < least:
-        raise UsageError(f"{name} needs {option} >= {least} ({hint}), got {value}.")

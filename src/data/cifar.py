@@ -14,8 +14,9 @@ from .base import SPLITS
 from .cache import Cache, source_stamp
 from .cached import STAND_IN_HINT, CachedData, take
 from .finder import Expected
+from .options import check_flags, checked_labels
 from .pixels import PixelSequences
-from .safe import load_pickle
+from .pickles import load_pickle
 from .splits import check_convention, consecutive, tenth_held_out
 from .stand_in import gratings
 
@@ -68,6 +69,7 @@ class Cifar(CachedData):
 
     name = "cifar"
     title = "Image"
+    sample_bytes = 1_024
     expected = EXPECTED
     sources = ("auto", "release", "mega", "stand-in")
     n_classes = 10
@@ -85,6 +87,7 @@ class Cifar(CachedData):
     ):
         super().__init__(data_dir, source, {"train": n_train, "test": n_test})
         check_convention(split)
+        check_flags(self.name, grayscale=grayscale, tokenize=tokenize)
         if tokenize and not grayscale:
             raise UsageError("cifar: tokenize=true makes ids of grey values; leave grayscale=true with it.")
         self.convention, self.grayscale, self.tokenize = split, grayscale, tokenize
@@ -184,12 +187,12 @@ def _read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, 3, 32, 32) uint8 and labels (n,) of one pickled batch."""
     content = load_pickle(path)
     try:
-        data, labels = content[b"data"], np.array(content[b"labels"])
-        fits = data.dtype == np.uint8 and data.shape == (len(labels), 3 * _PIXELS)
-        fits = fits and 0 <= labels.min() <= labels.max() < 10
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path} is not a CIFAR-10 batch ({error!r}).") from error
+        data, labels = content[b"data"], content[b"labels"]
+    except (KeyError, TypeError, IndexError) as error:
+        raise UsageError(f"{path} is not a CIFAR-10 batch, it lacks {error}: copy or download it again.") from error
+    labels = checked_labels(labels, 10, f"{path}, which is not a CIFAR-10 batch,")
+    fits = isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.shape == (len(labels), 3 * _PIXELS)
     if not fits:
         wanted = f"uint8 data (n, {3 * _PIXELS}) and n labels in 0..9"
-        raise UsageError(f"{path} is not a CIFAR-10 batch: expected {wanted}.")
+        raise UsageError(f"{path} is not a CIFAR-10 batch: expected {wanted}. Copy or download it again.")
     return data.reshape(-1, 3, 32, 32), labels

@@ -79,7 +79,8 @@ class Expected:
     def how_to_get(self, data_dir: Path) -> str:
         """What is expected, what of it is there, where it comes from, and what to do without."""
         lines = [f"Expected there ({self.size}):", self.tree]
-        lines += [f"Incomplete: {path} lacks {', '.join(lacking)}." for path, lacking in self._incomplete(data_dir)]
+        for path, lacking in self._incomplete(data_dir):
+            lines.append(f"Incomplete: {path} lacks {', '.join(lacking)}: copy or unpack it again.")
         return "\n".join([*lines, self.origin, self.instead])
 
     def fits(self, folder: Path) -> bool:

@@ -12,9 +12,10 @@ import numpy as np
 from ..errors import UsageError
 from ..registry import register_dataset
 from .cache import Cache, source_stamp
-from .cached import STAND_IN_HINT, CachedData, check_at_least, take
+from .cached import STAND_IN_HINT, CachedData, take
 from .characters import CharacterEncoder, count_characters
 from .finder import Expected
+from .options import check_flags, check_real, check_required, checked_labels, is_real
 from .packed import PackedSequences, PackedWriter
 from .progress import progress
 from .splits import stratified_holdout
@@ -68,6 +69,7 @@ class Imdb(CachedData):
 
     name = "imdb"
     title = "Text"
+    sample_bytes = 1_400
     expected = EXPECTED
     n_classes = 2
 
@@ -83,10 +85,11 @@ class Imdb(CachedData):
         select_on_test: bool = False,
     ):
         super().__init__(data_dir, source, {"train": n_train, "test": n_test})
-        check_at_least(2, self.name, "l_max", l_max, "a character and <eos>")
-        check_at_least(1, self.name, "min_freq", min_freq, "1 keeps every character")
-        if not 0.0 < val_share < 1.0:
-            raise UsageError(f"imdb needs 0 < val_share < 1, got {val_share}. For none, set select_on_test=true.")
+        check_required(2, self.name, "a character and <eos>", l_max=l_max)
+        check_required(1, self.name, "1 keeps every character", min_freq=min_freq)
+        inside = is_real(val_share) and 0.0 < val_share < 1.0
+        check_real(self.name, "val_share", val_share, inside, "0 < val_share < 1 (for none, select_on_test=true)")
+        check_flags(self.name, select_on_test=select_on_test)
         self.l_max, self.min_freq = l_max, min_freq
         self.val_share, self.select_on_test = val_share, select_on_test
 
@@ -188,6 +191,8 @@ def _alternating(folder: Path) -> list[tuple[Path, int]]:
             f"{folder} holds {len(negative):,} negative and {len(positive):,} positive reviews, they should be as "
             f"many: copy or unpack it again."
         )
+    if not negative:
+        raise UsageError(f"{folder} holds no reviews, pos/*.txt and neg/*.txt are expected: copy or unpack it again.")
     return [pair for both in zip(negative, positive, strict=True) for pair in both]
 
 
@@ -207,9 +212,14 @@ def _read_files(paths: list[tuple[Path, int]], part: str) -> Iterator[tuple[str,
 def _read_parquet(path: Path) -> Iterator[tuple[str, int]]:
     if find_spec("pyarrow") is None:
         raise UsageError(f"{path} needs pyarrow to be read: `pip install pyarrow`, or use the aclImdb folders instead.")
-    from pyarrow import parquet
+    from pyarrow import ArrowException, parquet
 
-    table = parquet.read_table(path, columns=["text", "label"])
-    rows = list(zip(table["text"].to_pylist(), table["label"].to_pylist(), strict=True))
+    try:
+        table = parquet.read_table(path, columns=["text", "label"])
+        texts = [str(text) for text in table["text"].to_pylist()]
+        labels = checked_labels(table["label"].to_pylist(), 2, str(path)).tolist()
+    except (ArrowException, KeyError, OSError) as error:
+        raise UsageError(f"{path} is no parquet file of texts and labels ({error}): download it again.") from error
+    rows = list(zip(texts, labels, strict=True))
     by_class = [[row for row in rows if row[1] == label] for label in range(2)]
     yield from (row for both in zip(*by_class, strict=True) for row in both)

@@ -10,6 +10,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from .base import Gathered
+from .cache import load_array
 
 
 class MappedDataset(Dataset):
@@ -29,10 +30,10 @@ class MappedDataset(Dataset):
 
     def _open(self) -> None:
         """Map the files; called again where the dataset is unpickled."""
-        self._labels = np.load(self.folder / "labels.npy")
+        self._labels = np.array(self._array("labels"))
 
     def _array(self, name: str) -> np.ndarray:
-        return np.load(self.folder / f"{name}.npy", mmap_mode="r")
+        return load_array(self.folder, name)
 
     def __getstate__(self) -> dict:
         return {key: value for key, value in self.__dict__.items() if not key.startswith("_")}

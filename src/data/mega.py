@@ -12,6 +12,7 @@ from pathlib import Path
 from ..errors import UsageError
 from .base import SPLITS
 from .finder import Expected
+from .options import parsed_label
 
 _STEMS = dict(zip(SPLITS, ("train", "valid", "test"), strict=True))
 FILES = {split: (f"input/{stem}.src", f"label/{stem}.label") for split, stem in _STEMS.items()}
@@ -41,8 +42,6 @@ def read_lines(folder: Path, split: str) -> Iterator[tuple[str, bytes, int]]:
     with open(source, "rb") as sources, open(label, "rb") as labels:
         for number, line in enumerate(sources, start=1):
             answer = labels.readline().strip()
-            if not answer.isdigit():
-                raise UsageError(f"{label}, line {number}: expected a class index, got {answer[:20]!r}.")
-            yield f"{source}, line {number}", line, int(answer)
+            yield f"{source}, line {number}", line, parsed_label(answer, 10, f"{label}, line {number}")
         if labels.readline():
             raise UsageError(f"{label} has more lines than {source}: copy or unpack the archive again.")

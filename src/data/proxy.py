@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from ..errors import UsageError, unknown
 from ..registry import register_dataset
 from .base import SPLITS, SequenceData, label_shares
-from .cached import check_counts
+from .options import MOST_SAMPLES, check_real, check_required, is_real
 from .pathfinder.parameters import parameters
 
 
@@ -52,9 +52,9 @@ class ProxyData(SequenceData):
     n_classes = 2
 
     def __init__(self, n_train: int, n_val: int, n_test: int, length: int, seed: int):
-        check_counts(self.name, n_train=n_train, n_val=n_val, n_test=n_test)
-        if length < 16 or seed < 0:
-            raise UsageError(f"{self.name} needs length >= 16 and seed >= 0, got {length} and {seed}.")
+        check_required(1, self.name, "a sample at least", MOST_SAMPLES, n_train=n_train, n_val=n_val, n_test=n_test)
+        check_required(16, self.name, "steps of a sample", length=length)
+        check_required(0, self.name, "any", (1 << 63) - 1, seed=seed)
         self.l_max, self.seed = length, seed
         self.n_samples = {"train": n_train, "val": n_val, "test": n_test}
 
@@ -141,8 +141,8 @@ class ProxyRecall(DrawnData):
         noise: float = 0.1,
     ):
         super().__init__(n_train, n_val, n_test, length, seed)
-        if not 0.0 < gap <= 0.8 or noise < 0.0:
-            raise UsageError(f"proxy-recall needs 0 < gap <= 0.8 and noise >= 0, got {gap} and {noise}.")
+        check_real(self.name, "gap", gap, is_real(gap) and 0.0 < gap <= 0.8, "0 < gap <= 0.8")
+        check_real(self.name, "noise", noise, is_real(noise) and 0.0 <= noise <= 1e6, "0 <= noise <= 1e6")
         self.gap, self.noise = gap, noise
 
     def draw(self, rng: np.random.Generator, label: int) -> np.ndarray:
@@ -191,8 +191,7 @@ class ProxyAdding(DrawnData):
         super().__init__(n_train, n_val, n_test, length, seed)
         if length % self._PLATEAUS:
             raise UsageError(f"proxy-adding needs a length that is a multiple of {self._PLATEAUS}, got {length}.")
-        if not 0.0 <= margin < 1.9:
-            raise UsageError(f"proxy-adding needs 0 <= margin < 1.9, got {margin}.")
+        check_real(self.name, "margin", margin, is_real(margin) and 0.0 <= margin < 1.9, "0 <= margin < 1.9")
         self.margin = margin
 
     def draw(self, rng: np.random.Generator, label: int) -> np.ndarray:
@@ -258,11 +257,8 @@ class ProxyPathfinder(ProxyData):
         seed: int = 0,
     ):
         super().__init__(n_train, n_val, n_test, self._SIZE**2, seed)
-        if not (2 <= contour_length <= 14 and 0 <= distractors <= 20):
-            raise UsageError(
-                f"proxy-pathfinder needs 2 <= contour_length <= 14 and 0 <= distractors <= 20, "
-                f"got {contour_length} and {distractors}."
-            )
+        check_required(2, self.name, "dashes of a curve", 14, contour_length=contour_length)
+        check_required(0, self.name, "further curves", 20, distractors=distractors)
         self.setting = replace(
             parameters(self._SIZE, "easy"), contour_length=contour_length, distractor_length=2, distractors=distractors
         )

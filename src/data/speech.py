@@ -14,6 +14,7 @@ from .base import SPLITS
 from .cache import Cache, source_stamp
 from .cached import STAND_IN_HINT, CachedData
 from .finder import Expected
+from .options import check_required
 from .mapped import FixedLength
 from .progress import progress
 from .splits import consecutive
@@ -59,6 +60,7 @@ class SpeechCommands(CachedData):
 
     name = "sc"
     title = "Speech Commands"
+    sample_bytes = 2 * _LENGTH
     expected = EXPECTED
     n_classes = len(WORDS)
     d_input = 1
@@ -74,8 +76,7 @@ class SpeechCommands(CachedData):
         test_stride: int = 1,
     ):
         super().__init__(data_dir, source, {"train": n_train, "val": n_val, "test": n_test})
-        if not 1 <= test_stride <= _LENGTH:
-            raise UsageError(f"sc needs 1 <= test_stride <= {_LENGTH}, got {test_stride}.")
+        check_required(1, self.name, "every n-th sample", _LENGTH, test_stride=test_stride)
         self.test_stride = test_stride
 
     def split(self, name: str) -> Waveforms:
@@ -167,8 +168,12 @@ def _lists(folder: Path) -> dict[str, list[str]]:
     for split, names in listed.items():
         lost = sorted(names - everything)
         if lost:
-            raise UsageError(f"{folder} lacks {len(lost):,} clips of {_LISTS[split]}, {lost[0]} first: unpack again.")
+            first = lost[0][:80]
+            raise UsageError(f"{folder} lacks {len(lost):,} clips of {_LISTS[split]}, {first} first: unpack again.")
     train = everything - listed["val"] - listed["test"]
+    for split, names in {"train": train, **listed}.items():
+        if not names:
+            raise UsageError(f"{folder} holds no clips for {split}: copy or unpack the data again.")
     return {"train": sorted(train), "val": sorted(listed["val"]), "test": sorted(listed["test"])}
 
 
@@ -195,9 +200,15 @@ def _read_wav(path: Path) -> np.ndarray:
             form = file.getnchannels(), file.getsampwidth(), file.getframerate()
             if form != (1, 2, _LENGTH):
                 raise UsageError(f"{path} has (channels, bytes, rate) = {form}; (1, 2, {_LENGTH}) is expected.")
-            return np.frombuffer(file.readframes(_LENGTH), dtype="<i2")
-    except (wave.Error, EOFError) as error:
+            wanted = min(file.getnframes(), _LENGTH)
+            samples = np.frombuffer(file.readframes(wanted), dtype="<i2")
+    except UsageError:
+        raise
+    except (wave.Error, EOFError, ValueError, RuntimeError) as error:
         raise UsageError(f"{path} is not a whole wav file ({error}): unpack the data again.") from error
+    if not wanted or len(samples) < wanted:
+        raise UsageError(f"{path} holds {len(samples):,} of {wanted:,} samples: unpack the data again.")
+    return samples
 
 
 def _statistics(sounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ from ..registry import datasets
 from .base import SPLITS
 from .cache import MANIFEST, Cache, open_cache
 from .cached import CachedData
+from .options import checked_data_dir
 
 _WHERE = """\
 Where files may lie: in the folder above, or in lra_release/, lra_release/lra_release/ or raw_datasets/ in it, under the
@@ -83,12 +84,15 @@ def status(data_dir: Path, thorough: bool = False) -> list[Entry]:
     Args:
         data_dir: root of all data.
         thorough: read every byte of the caches and compare checksums.
+    Raises:
+        UsageError: data_dir is a file, or no path.
     """
+    data_dir = checked_data_dir(data_dir)
     entries = []
     for name in datasets.names():
         part = datasets.get(name)
         if inspect.isclass(part) and issubclass(part, CachedData):
-            entries += _task_status(part, Path(data_dir), thorough)
+            entries += _task_status(part, data_dir, thorough)
     return entries
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage_cases import LOADERS, make_listops
 
 
 @pytest.fixture
@@ -108,3 +109,15 @@ def make_speech():
         return folder
 
     return make
+
+
+@pytest.fixture
+def make(make_aan, make_cifar, make_imdb, make_mnist, make_speech):
+    """Write a miniature copy of a loader's files below a folder; the path of its file."""
+    makers = {
+        **{"listops": make_listops, "aan": make_aan, "cifar": make_cifar, "imdb": make_imdb, "sc": make_speech},
+        **{"mnist": make_mnist, "mnist.gz": lambda folder: make_mnist(folder, packed=True)},
+        **{"sc list": make_speech, "mnist labels": make_mnist},
+    }
+    folders = {"imdb": "aclImdb", "mnist.gz": "mnist", "sc list": "sc", "mnist labels": "mnist"}
+    return lambda name, root: makers[name](root / folders.get(name, name)) / LOADERS[name][2]

@@ -171,7 +171,7 @@ def build(folder):
     with open(sys.argv[2], "a") as log:
         log.write("x")
     time.sleep(float(sys.argv[3]))
-    return {}
+    return {"n": 1}
 load_or_build(Path(sys.argv[1]), {"n": 1}, build)
 """
 

@@ -7,12 +7,15 @@ import io
 import os
 import pickle
 import tarfile
+import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fractal_ssm.data.safe import extract_tar, load_pickle, read_gzip
+from fractal_ssm.data.pickles import load_pickle
+from fractal_ssm.data.safe import extract_tar, read_gzip
 from fractal_ssm.errors import UsageError
 
 MARK = "made_by_malice"
@@ -113,8 +116,74 @@ def test_an_array_that_claims_more_than_it_holds_is_refused(tmp_path):
 
 def test_large_pickles_are_not_opened(tmp_path):
     (tmp_path / "p").write_bytes(bytes(2000))
-    with pytest.raises(UsageError, match="at most 1,000"):
+    with pytest.raises(UsageError, match="more than 1,000 bytes"):
         load_pickle(tmp_path / "p", max_bytes=1000)
+
+
+BOMBS = {
+    "shared lists": b"\x80\x02" + b"]q\x00" + b"".join(b"](h%ch%ceq%c" % (n, n, n + 1) for n in range(22)) + b".",
+    "duplicates": b"]" + b"2" * 1000 + b".",
+    "huge memo index": b"\x80\x02Nr\xff\xff\xff\x7f.",
+    "long integer": b"\x80\x02\x8b\x00\x00\x00\x40\x01.",
+    "decimal digits": b"I" + b"9" * 5000 + b"\n.",
+    "claims 8 EB": b"\x80\x04\x8e" + b"\xff" * 7 + b"\x0f" + b"x.",
+    "marks": b"(" * 100_001 + b".",
+    "tuple as a key": b"\x80\x02})q\x00" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60)) + b"Ns.",
+    "nested lists": b"]" * 40_000 + b"a" * 39_999 + b".",
+    "set": b"\x80\x04\x8f.",
+    "changes a function": b"cnumpy\ndtype\n}U\x01aI1\nsb.",
+    "list within itself": b"]q\x00h\x00a.",
+    "long key again and again": b"\x80\x02}X\x40\x42\x0f\x00"
+    + b"k" * 1_000_000
+    + b"q\x00Ns"
+    + b"h\x00Ns" * 30_000 + b".",
+    "integer as a key": b"\x80\x02}I1" + b"0" * 1000 + b"\nNs.",
+    "one text encoded again and again": b"\x80\x02]X\x40\x42\x0f\x00" + b"k" * 1_000_000 + b"q\x00"
+    + b"c_codecs\nencode\nq\x01X\x06\x00\x00\x00latin1q\x02" + b"h\x01h\x00h\x02\x86R" * 5_000 + b"l.",
+    "long arguments again and again": b"cnumpy\ndtype\nq\x00("
+    + b"N" * 100_000
+    + b"tq\x01" + b"h\x00h\x01R" * 5_000 + b".",
+    "shared tuples as a byte order": b"\x80\x02)q\x00" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60))
+    + b"cnumpy\ndtype\nX\x02\x00\x00\x00u1\x85RK\x03h\x3c\x86b.",
+    "extension": b"\x80\x02\x82\x01.",
+    "persistent": b"Pid\n.",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_pickles_that_grow_are_bounded(tmp_path, monkeypatch, bomb):
+    # Of a million: the trace of the memory makes each of them slow.
+    monkeypatch.setattr("fractal_ssm.data.pickles._Opcodes.left", 100_000)
+    (tmp_path / "p").write_bytes(BOMBS[bomb])
+    tracemalloc.start()
+    begun = time.process_time()
+    try:
+        load_pickle(tmp_path / "p")
+    except UsageError as error:
+        assert str(tmp_path) in str(error) and "download" in str(error) and len(str(error)) < 500
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # Linear: hundreds of times what any of them takes, and far from what the bombs did to an unpickler.
+    assert peak < 300 << 20 and time.process_time() - begun < 60
+
+
+def test_numpy_is_the_same_after_a_pickle_that_sets_byte_orders(tmp_path):
+    state = b"(K\x03U\x01>NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00t"
+    (tmp_path / "p").write_bytes(b"\x80\x02cnumpy\ndtype\nX\x02\x00\x00\x00u2\x85R" + state + b"b.")
+    assert load_pickle(tmp_path / "p") == np.dtype(">u2") and np.dtype("u2").isnative
+
+
+def test_a_batch_of_the_true_shape_is_read_at_once(tmp_path):
+    data = np.random.default_rng(0).integers(0, 256, (10_000, 3072), dtype=np.uint8)
+    batch = {b"batch_label": b"training batch 1 of 5", b"labels": [3] * 10_000, b"data": data}
+    batch[b"filenames"] = [b"%05d_s.png" % index for index in range(10_000)]
+    for content in (pickle.dumps(batch, protocol=2), python2_batch(data, [3] * 10_000)):
+        (tmp_path / "p").write_bytes(content)
+        begun = time.process_time()
+        read = load_pickle(tmp_path / "p")
+        # About 0.3 s; the bound only has to tell linear from quadratic on any machine.
+        assert time.process_time() - begun < 10
+        assert np.array_equal(read[b"data"], data) and read[b"labels"] == [3] * 10_000
 
 
 def tar(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], mode: str = "w:gz") -> Path:
@@ -170,6 +239,43 @@ def test_bombs_are_stopped(tmp_path):
     with pytest.raises(UsageError, match="more than 10 files"):
         extract_tar(many, tmp_path / "out", max_files=10)
     assert not (tmp_path / "out").exists()
+
+
+def pax(records: dict[str, str], size: int = 0) -> tarfile.TarInfo:
+    member = tarfile.TarInfo("grows")
+    member.pax_headers = records
+    return member
+
+
+def nested(depth: int) -> list[tarfile.TarInfo]:
+    return [tarfile.TarInfo("/".join("a" * depth) + "/f")]
+
+
+CRAFTED = {
+    "sparse": ([pax({"GNU.sparse.map": "0,1", "GNU.sparse.size": "300000000"})], "sparse"),
+    "sparse 1.0": ([pax({"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "300000000"})], "."),
+    "old sparse": ([link("a", "", tarfile.GNUTYPE_SPARSE)], "a link or a device"),
+    "contiguous": ([link("a", "", tarfile.CONTTYPE)], "a link or a device"),
+    "claims more": ([pax({"size": "300000000"})], "more than 1,048,576 bytes"),
+    "long header": ([pax({"comment": "x" * (2 << 20)})], "header of"),
+    "deep": (nested(1500), "more than 32 folders"),
+    "twice": ([tarfile.TarInfo("a"), tarfile.TarInfo("a")], "twice"),
+    "twice by a dot": ([tarfile.TarInfo("a"), tarfile.TarInfo("./a")], "twice"),
+    "file as a folder": ([tarfile.TarInfo("a"), tarfile.TarInfo("a/b")], "cannot be unpacked"),
+    "long name": ([tarfile.TarInfo("x" * 300)], "cannot be unpacked"),
+    "nul": ([pax({"path": "a\0b"})], "cannot be unpacked"),
+}
+
+
+@pytest.mark.parametrize("case", CRAFTED)
+def test_crafted_archives_are_refused(tmp_path, case):
+    members, message = CRAFTED[case]
+    with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        for member in members:
+            archive.addfile(member)
+    with pytest.raises(UsageError, match=message):
+        extract_tar(tmp_path / "x.tar", tmp_path / "room" / "out", max_bytes=1 << 20)
+    assert not list(tmp_path.glob("room/*")) and not list(tmp_path.glob("room/.*"))
 
 
 def test_damaged_archives_are_refused(tmp_path):

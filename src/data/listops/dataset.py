@@ -14,8 +14,9 @@ from ...registry import register_dataset
 from .. import mega
 from ..base import SPLITS
 from ..cache import Cache, source_stamp
-from ..cached import CachedData, check_at_least
+from ..cached import CachedData
 from ..finder import Expected
+from ..options import MOST_SAMPLES, check_required
 from ..packed import PackedSequences, PackedWriter
 from ..progress import progress
 from ..splits import consecutive
@@ -76,6 +77,7 @@ class ListOps(CachedData):
 
     name = "listops"
     title = "ListOps"
+    sample_bytes = 1_100
     drawing = "100,000 trees, 0.1 GB, a quarter of a minute on one core"
     expected = EXPECTED
     sources = ("auto", "release", "mega", "generated")
@@ -104,7 +106,12 @@ class ListOps(CachedData):
             "max_length": max_length,
             "seed": seed,
         }
-        check_at_least(2, self.name, "l_max", l_max, "a token and <eos>")
+        check_required(1, self.name, "a sample at least", MOST_SAMPLES, n_train=n_train, n_val=n_val, n_test=n_test)
+        check_required(2, self.name, "a token and <eos>", l_max=l_max)
+        check_required(1, self.name, "the root", 1_000, max_depth=max_depth)
+        check_required(2, self.name, "arguments of an operator", 1_000, max_args=max_args)
+        check_required(1, self.name, "tokens of a tree", 1_000_000, min_length=min_length, max_length=max_length)
+        check_required(0, self.name, "any", (1 << 63) - 1, seed=seed)
         self.l_max = l_max
         # A seed of one's own still draws the benchmark's task.
         self._changed = [key for key, value in self.recipe.items() if value != RECIPE[key]]
@@ -172,9 +179,10 @@ class ListOps(CachedData):
                     rows += 1
                     advance(1)
                 if rows < self.wanted[split]:
+                    smaller = f" If the file is whole, set dataset.n_{split}={rows}." if rows else ""
                     raise UsageError(
-                        f"{file} holds {rows:,} trees, {self.wanted[split]:,} were asked for. If the file "
-                        f"is whole, set dataset.n_{split}={rows}; if not, copy or download it again."
+                        f"{file} holds {rows:,} trees, {self.wanted[split]:,} were asked for: copy or download it "
+                        f"again.{smaller}"
                     )
 
     def _write(self, target: Path, trees: Iterator[tuple[np.ndarray, int]], folder: Path | None) -> dict[str, Any]:

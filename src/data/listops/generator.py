@@ -99,12 +99,19 @@ def check_settings(n: int, seed: int, max_depth: int, max_args: int, min_length:
     """Refuse settings that no tree can meet; arguments as in `generate`."""
     if n < 1 or seed < 0:
         raise UsageError(f"ListOps needs at least 1 tree and a seed >= 0, got n={n}, seed={seed}.")
-    if max_depth < 1 or max_args < 2:
-        raise UsageError(f"ListOps needs max_depth >= 1 and max_args >= 2, got {max_depth} and {max_args}.")
-    if not 1 <= min_length <= max_length:
-        raise UsageError(f"ListOps needs 1 <= min_length <= max_length, got {min_length} and {max_length}.")
+    if not (1 <= max_depth <= 1_000 and 2 <= max_args <= 1_000):
+        raise UsageError(
+            f"ListOps needs max_depth >= 1 and max_args >= 2, both at most 1,000, got {max_depth} and {max_args}."
+        )
+    if not 1 <= min_length <= max_length <= 1_000_000:
+        raise UsageError(
+            f"ListOps needs 1 <= min_length <= max_length <= 1,000,000, got {min_length} and {max_length}."
+        )
     longest = 1
     for _ in range(max_depth - 1):
+        # Deeper ones are longer still: one that is long enough will do.
+        if longest >= min_length:
+            break
         longest = 2 + max_args * longest
     if min_length > longest:
         raise UsageError(

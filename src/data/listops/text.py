@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import UsageError
 from .. import mega
+from ..options import parsed_label
 from .generator import evaluate
 from .symbols import SYMBOLS
 
@@ -79,9 +80,12 @@ def read_tsv(path: Path) -> Iterator[tuple[np.ndarray, int]]:
             names the file and the line.
     """
     with open(path, "rb") as file:
-        header = file.readline().decode(errors="replace").strip()
+        header = file.readline(1000).decode("utf-8-sig", errors="replace").strip()
         if header != _HEADER:
-            raise UsageError(f"{path} should begin with the header 'Source<TAB>Target', got {header[:60]!r}.")
+            raise UsageError(
+                f"{path} should begin with the header 'Source<TAB>Target', got {header[:60]!r}. Copy or download it "
+                f"again."
+            )
         for number, line in enumerate(file, start=2):
             fields = line.rstrip(b"\r\n").split(b"\t")
             if fields == [b""]:
@@ -91,7 +95,8 @@ def read_tsv(path: Path) -> Iterator[tuple[np.ndarray, int]]:
                     f"{path}, line {number}: expected a tree, a tab and a digit, got {line[-40:]!r} at its end. "
                     f"The file may have been cut short: copy or download it again."
                 )
-            yield _checked(fields[0], int(fields[1]), f"{path}, line {number}")
+            place = f"{path}, line {number}"
+            yield _checked(fields[0], parsed_label(fields[1], 10, place), place)
 
 
 def read_mega(folder: Path, split: str) -> Iterator[tuple[np.ndarray, int]]:

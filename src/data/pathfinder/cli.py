@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from ...errors import UsageError
+from ..options import MOST_SAMPLES, check_workers, shown
 from .parameters import CONTOUR_LENGTHS, PARAMETER_SETS, SIZES, parameters
 
 _PIECE = 500
@@ -30,8 +31,9 @@ def run(options: argparse.Namespace) -> None:
     """Draw the images; print rate, statistics and checksum."""
     from .generate import Generator
 
-    if options.n < 1 or (options.workers is not None and options.workers < 1):
-        raise UsageError(f"--n and --workers are at least 1, got n={options.n}, workers={options.workers}.")
+    check_workers(options.workers)
+    if not 1 <= options.n <= MOST_SAMPLES:
+        raise UsageError(f"--n is a number of images in 1..{MOST_SAMPLES}, got {shown(options.n)}.")
     if options.preview and options.n > 400:
         raise UsageError(f"A sheet of {options.n} images is too large to look at; give --n 400 or less with --preview.")
     if options.preview and options.preview.suffix.lower() not in (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"):

@@ -12,7 +12,8 @@ from ...errors import UsageError
 from ...registry import register_dataset
 from ..base import SPLITS
 from ..cache import Cache
-from ..cached import CachedData, check_at_least, take
+from ..cached import CachedData, take
+from ..options import check_at_least
 from ..pixels import PixelSequences
 from ..splits import check_convention, chunks
 from .parameters import FOLDERS, LAW_VERSION, Parameters, parameters

@@ -21,6 +21,7 @@ import numpy as np
 from ...errors import UsageError
 from ..finder import Expected
 from ..progress import progress
+from ..safe import read_npy
 from .parameters import FOLDERS
 
 GROUP = 1000
@@ -118,7 +119,11 @@ def _number(path: Path) -> int:
 
 def _fields(path: Path, content: bytes) -> list[list[str]]:
     if content.startswith(b"\x93NUMPY"):
-        return [[str(field) for field in row] for row in np.load(path, allow_pickle=False)]
+        try:
+            return [[str(field) for field in row] for row in read_npy(path)]
+        except (ValueError, TypeError, SystemError) as error:
+            # The last is Python's for a text of characters that do not exist.
+            raise UsageError(f"{path} holds no table ({error}): copy or download it again.") from error
     try:
         return [line.split() for line in content.decode().splitlines() if line]
     except UnicodeDecodeError as error:
@@ -132,7 +137,7 @@ def _row(fields: list[str], path: Path, folder: Path) -> Row:
         label = float(fields[_COLUMN_LABEL])
     except (IndexError, ValueError) as error:
         raise UsageError(f"{path} has a damaged row {' '.join(fields)!r}: copy or download it again.") from error
-    if label not in (0, 1) or ".." in Path(file).parts or Path(file).is_absolute():
+    if label not in (0, 1) or "\0" in file or ".." in Path(file).parts or Path(file).is_absolute():
         raise UsageError(f"{path} has a row {' '.join(fields)!r}; expected a file below {folder} and a label 0 or 1.")
     return Row(file, int(label))
 
