@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import math
 import os
 import signal
@@ -101,8 +100,7 @@ def test_the_value_of_a_failed_job_is_nan(tmp_path):
 
 @pytest.mark.slow
 def test_jobs_in_processes_of_their_own(tmp_path):
-    if importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is None:
-        pytest.skip("hydra-joblib-launcher is not installed")
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     from test_train import train as train_in_subprocess
 
     options = ("trainer.progress_bar=false", "training.max_epochs=1", "optimizer.lr=0.001,1e30", "seed=0,1")

@@ -86,7 +86,7 @@ class Metrics:
         self._path, self._active = path, active
         self.rows: list[dict[str, Any]] = []
         self.dropped = 0
-        if path.exists():
+        if path.is_file():
             self.rows, self.dropped = _read_rows(path.read_text(errors="replace"))
 
     def forget_after(self, step: int, count: int | None = None) -> None:

@@ -103,9 +103,13 @@ def stopped(config, folder: Path, monkeypatch, owner: type, method: str, call: i
 @pytest.mark.parametrize(
     ("options", "owner", "method", "call", "signum", "step", "pending"),
     [
-        # In mid-epoch; in mid-group, whose other batches come first; in the last batch of an epoch.
+        # In mid-epoch; in each batch of a group, whose others come first, and of the short last group of an epoch; in
+        # the last batch of an epoch.
         (OPTIONS, Classifier, "training_step", 10, signal.SIGTERM, 11, False),
+        (ACCUMULATED, Classifier, "training_step", 8, signal.SIGTERM, 4, False),
         (ACCUMULATED, Classifier, "training_step", 9, signal.SIGINT, 4, False),
+        (ACCUMULATED, Classifier, "training_step", 10, signal.SIGTERM, 4, False),
+        (ACCUMULATED, Classifier, "training_step", 14, signal.SIGTERM, 6, True),
         (OPTIONS, Classifier, "training_step", 7, signal.SIGUSR1, 8, True),
         # In a validation (3 batches), and in the very last one; while it is written down.
         (OPTIONS, Classifier, "validation_step", 4, signal.SIGTERM, 16, True),
