@@ -85,7 +85,7 @@ class Curves(Callback):
 
 
 class TimeLimit(Callback):
-    """Ends the fit with the first optimizer step after `minutes`; then it is validated, and the run goes on to its test.
+    """Ends the fit with the first optimizer step after `minutes`; a validation and the test of the run follow.
 
     Not inside a group of accumulated batches: the validation's checkpoints hold no gradients.
     """
