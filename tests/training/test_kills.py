@@ -18,7 +18,9 @@ import pytest
 from test_signals import assert_same_run
 from training_toys import FOLDER
 
+from fractal_ssm.models import build  # noqa: F401
 from fractal_ssm.train import main
+from fractal_ssm.training import session  # noqa: F401
 from fractal_ssm.training.resume import load_checkpoint
 from fractal_ssm.training.signals import HANDLED
 
