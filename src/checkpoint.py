@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,26 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             f"of a bare layer with layer.load_state_dict(torch.load(path, weights_only=True))."
         )
     return checkpoint
+
+
+def check_entries(path: str | Path, checkpoint: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    """Refuse a checkpoint that is not whole.
+
+    Args:
+        path: of its file, for the message.
+        kinds: name of an entry, with dots for one inside another ("run.config") -> type.
+    Raises:
+        UsageError: names the entries that are missing or of another type.
+    """
+    wrong = [name for name, kind in kinds.items() if not isinstance(_entry(checkpoint, name), kind)]
+    if wrong:
+        raise UsageError(
+            f"{str(path)!r} is not a whole checkpoint of `python -m train`: {', '.join(wrong)} missing or wrong. Take "
+            f"best.ckpt or last.ckpt of a run folder."
+        )
+
+
+def _entry(node: Any, name: str) -> Any:
+    for key in name.split("."):
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node

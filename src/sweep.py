@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from .errors import RunFailed, UsageError
 from .files import WriteFailed, write_text
 
+_OUTCOME = ".job-{}.json"
 _COLUMNS = ("job", "overrides", "value", "status", "folder", "error")
 
 
@@ -41,6 +42,9 @@ class SweepFolder(Callback):
         # What is wrong with the folder's name is for the sweeper to say: hydra warns of what a callback raises.
         with suppress(OmegaConfBaseException):
             SweepFolder.folder = Path(config.hydra.sweep.dir).absolute()
+            # Of a sweep in the same folder that was killed.
+            for outcome in SweepFolder.folder.glob(_OUTCOME.format("*")):
+                outcome.unlink()
 
 
 # What a job in this process raised, out of the sight of hydra, which would print a line of its own before it.
@@ -104,7 +108,8 @@ def run_job(run: Callable[[], float], hydra_config: Any) -> float:
     try:
         outcome["value"] = run()
         status = "finished"
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        # Somebody's layer may call sys.exit: that ends its run only.
         status, error_text = "failed", str(error) or type(error).__name__
         if isinstance(error, (UsageError, RunFailed)):
             print(f"Job {outcome['job']} failed: {error}", file=sys.stderr)
@@ -118,14 +123,14 @@ def run_job(run: Callable[[], float], hydra_config: Any) -> float:
 
 def _note(folder: Path, outcome: dict[str, Any]) -> None:
     try:
-        write_text(folder / f".job-{outcome['job']}.json", json.dumps(outcome))
+        write_text(folder / _OUTCOME.format(outcome["job"]), json.dumps(outcome))
     except WriteFailed as error:
         # A full disk: the jobs after this one may write to another.
         print(f"{error.filename} could not be written: {error.strerror}. The table will lack job {outcome['job']}.")
 
 
 def _collect(folder: Path) -> list[dict[str, Any]]:
-    outcomes = [json.loads(path.read_text()) for path in folder.glob(".job-*.json")]
+    outcomes = [json.loads(path.read_text()) for path in folder.glob(_OUTCOME.format("*"))]
     return sorted(outcomes, key=lambda outcome: outcome["job"])
 
 
@@ -161,4 +166,4 @@ def _tell(outcomes: list[dict[str, Any]], folder: Path) -> None:
     console.print(f"Table: {os.path.relpath(folder)}/sweep.csv", markup=False, highlight=False)
     for outcome in outcomes:
         with suppress(OSError):
-            (folder / f".job-{outcome['job']}.json").unlink()
+            (folder / _OUTCOME.format(outcome["job"])).unlink()

@@ -13,6 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ def main() -> None:
     """Entry point of the command line.
 
     Exit status: 0 after a finished run, 2 for a mistake of the user, 1 for a run that failed or a sweep in which one
-    did, 130 after Ctrl-C, 143 after SIGTERM, 138 after SIGUSR1.
+    did, 130 after Ctrl-C, 143 after SIGTERM, 138 after SIGUSR1, 129 after SIGHUP.
     """
     with Signals():
         status = _main()
@@ -136,8 +137,8 @@ def run(
     Raises:
         UsageError: a mistake in the configuration; nothing heavy has begun, or the data says so.
         RunFailed: the training diverged (`NotFinite`), or the disk is full.
-        Interrupted: a KeyboardInterrupt, after Ctrl-C, SIGTERM or SIGUSR1; the record says "interrupted" and last.ckpt
-            can be resumed.
+        Interrupted: a KeyboardInterrupt, after Ctrl-C or another signal of `HANDLED`; the record says "interrupted" and
+            last.ckpt can be resumed.
     """
     data = build_data(config)
     from .data.base import SPLITS
@@ -255,8 +256,10 @@ def _remove_if_empty(run_dir: Path) -> None:
 
 
 def _told(message: str, status: int) -> int:
-    if message:
-        print(message, file=sys.stderr)
+    # Where the terminal is gone, the status has to do.
+    with suppress(OSError):
+        if message:
+            print(message, file=sys.stderr)
     return status
 
 
@@ -267,7 +270,6 @@ def _check_working_folder() -> None:
         raise UsageError(
             "The folder that this was started in does not exist any more. Go to one that does: cd"
         ) from None
-
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import math
 import os
 import signal
@@ -54,20 +53,29 @@ def sweep(tmp_path, monkeypatch, capsys):
 
 def test_all_jobs_run_and_are_listed(sweep):
     outcomes = {0: 0.5, 1: RunFailed("diverged"), 2: UsageError("no such data"), 3: ZeroDivisionError("bug"), 4: 0.25}
-    status, rows, out, err = sweep(outcomes, "seed=0,1,2,3,4")
+    status, rows, out, err = sweep(outcomes | {5: SystemExit(3)}, "seed=0,1,2,3,5,4")
     assert status == 1
-    assert [row["status"] for row in rows] == ["finished", "failed", "failed", "failed", "finished"]
-    assert [float(row["value"]) for row in (rows[0], rows[4])] == [0.5, 0.25]
-    assert all(math.isnan(float(row["value"])) for row in rows[1:4])
-    assert [row["error"] for row in rows[1:4]] == ["diverged", "no such data", "ZeroDivisionError: bug"]
+    assert [row["status"] for row in rows] == ["finished", *["failed"] * 4, "finished"]
+    assert [float(row["value"]) for row in (rows[0], rows[5])] == [0.5, 0.25]
+    assert all(math.isnan(float(row["value"])) for row in rows[1:5])
+    assert [row["error"] for row in rows[1:5]] == [
+        "diverged",
+        "no such data",
+        "ZeroDivisionError: bug",
+        "SystemExit: 3",
+    ]
     assert rows[3]["overrides"] == "experiment=toy seed=3" and rows[3]["folder"].endswith("/3-seed3")
-    assert out.count("Job 1 failed: diverged") == 1 and "2 of 5 jobs finished." in out
-    assert "Job 2 failed: no such data" in err and err.count("Traceback") == 1
+    assert out.count("Job 1 failed: diverged") == 1 and "2 of 6 jobs finished." in out
+    assert "Job 2 failed: no such data" in err and err.count("Traceback") == 2
     assert "Error executing job" not in err
 
 
-def test_a_sweep_that_works(sweep):
-    status, rows, out, err = sweep({0: 0.5, 1: 0.75}, "seed=0,1")
+def test_a_sweep_that_works(sweep, tmp_path):
+    folder = tmp_path / "runs" / "sweeps" / "again"
+    folder.mkdir(parents=True)
+    # Of a longer sweep in the same folder that was killed.
+    (folder / ".job-7.json").write_text("{")
+    status, rows, out, err = sweep({0: 0.5, 1: 0.75}, "seed=0,1", f"hydra.sweep.dir={folder}")
     assert status == 0 and [row["status"] for row in rows] == ["finished"] * 2 and err == ""
     assert "0.7500" in out and "2 of 2 jobs finished." in out
 
@@ -101,8 +109,7 @@ def test_the_value_of_a_failed_job_is_nan(tmp_path):
 
 @pytest.mark.slow
 def test_jobs_in_processes_of_their_own(tmp_path):
-    if importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is None:
-        pytest.skip("hydra-joblib-launcher is not installed")
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     from test_train import train as train_in_subprocess
 
     options = ("trainer.progress_bar=false", "training.max_epochs=1", "optimizer.lr=0.001,1e30", "seed=0,1")

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..config import compose
 from ..errors import UsageError
 from ..training.record import seconds
+from ..training.table import duration
 from .launch import Job
 from .plan import Plan
 from .runs import read
@@ -84,24 +85,11 @@ def estimate(plan: Plan, results: Path, jobs: Sequence[Job], at_once: int) -> fl
     return total / max(1, min(at_once, len(jobs)))
 
 
-def duration(left: float) -> str:
-    """75 as "1 min 15 s", 4000 as "1 h 7 min".
-
-    >>> duration(75), duration(4000)
-    ('1 min 15 s', '1 h 7 min')
-    """
-    minutes, rest = divmod(round(left), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
 def share_done(folder: Path) -> float:
     """How far a running job is, 0 to 1, by the last step in its metrics."""
     run = read(folder)
     planned = run.facts.get("planned_steps")
-    steps = [int(row["step"]) for row in run.curve[-1:] if str(row.get("step", "")).isdecimal()]
-    return min(1.0, steps[0] / planned) if planned and steps else 0.0
+    return min(1.0, run.curve[-1]["step"] / planned) if planned and run.curve else 0.0
 
 
 class Display:

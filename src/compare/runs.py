@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ..training.record import seconds
+from ..training.record import Metrics, read_record, seconds
 from ..training.resume import SAYS, WHERE
 
 # Keys that no result depends on.
@@ -38,7 +36,7 @@ class Run:
     status: str
     facts: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    curve: Sequence[Mapping[str, str]] = ()
+    curve: Sequence[Mapping[str, Any]] = ()
     arm: str = ""
 
     @property
@@ -87,7 +85,7 @@ class Run:
     def validations(self) -> list[tuple[int, float, float]]:
         """(step, seconds, accuracy) of every validation."""
         rows = [row for row in self.curve if row["split"] == "val"]
-        return [(int(row["step"]), float(row["seconds"]), float(row["accuracy"])) for row in rows]
+        return [(row["step"], row["seconds"], row["accuracy"]) for row in rows]
 
     def samples_to(self, accuracy: float) -> int | None:
         """Training samples until the first validation of at least `accuracy`; None if there was none."""
@@ -110,12 +108,11 @@ def read(folder: Path, arm: str = "") -> Run:
         if failure.exists():
             return Run(folder, "failed", {"error": failure.read_text(), "seed": _seed(folder)}, arm=arm)
         return Run(folder, "missing", {"seed": _seed(folder)}, arm=arm)
-    try:
-        facts = json.loads((folder / "record.json").read_text())
-        status = str(facts["status"])
-    except (OSError, ValueError, TypeError, KeyError):
+    facts = read_record(folder)
+    if facts is None or "status" not in facts:
         return Run(folder, "damaged", {"error": "record.json cannot be read", "seed": _seed(folder)}, arm=arm)
-    return Run(folder, status, facts, _settings(folder / "config.yaml"), _curve(folder / "metrics.csv"), arm)
+    curve = Metrics(folder / "metrics.csv", active=False).rows
+    return Run(folder, str(facts["status"]), facts, _settings(folder / "config.yaml"), curve, arm)
 
 
 def failure_file(folder: Path) -> Path:
@@ -199,13 +196,3 @@ def _settings(path: Path) -> dict[str, Any]:
         return flattened(yaml.safe_load(path.read_text()))
     except (OSError, yaml.YAMLError):
         return {}
-
-
-def _curve(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    except OSError:
-        return []
-    # A killed run may have left half a last line.
-    return [row for row in rows if None not in row.values() and None not in row]

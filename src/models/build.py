@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoint import read_checkpoint
+from ..checkpoint import check_entries, read_checkpoint
 from ..errors import UsageError, did_you_mean
 from ..registry import check_options, import_plugins, layers
 from .backbone import SequenceModel
@@ -17,6 +17,8 @@ from .backbone import SequenceModel
 # What a model is told by its dataset rather than by the configuration.
 DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task")
 _PREFIX = "model."
+# What is needed of a checkpoint.
+_ENTRIES = {"run.config": Mapping, "run.config.model": Mapping, "run.data": Mapping, "state_dict": Mapping}
 
 
 def data_facts(data: Any) -> dict[str, Any]:
@@ -85,23 +87,17 @@ def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
     if not isinstance(imports, (list, tuple)) or not all(isinstance(name, str) for name in imports):
         raise UsageError(f"imports is a list of names of modules, imports=['my_package.layers'], got {imports!r}.")
     stored = read_checkpoint(path)
-    run, weights = stored["run"], stored.get("state_dict")
-    config, facts = run.get("config"), run.get("data")
-    parts = {"run.config": config, "run.data": facts, "state_dict": weights}
-    wrong = [key for key, value in parts.items() if not isinstance(value, Mapping)]
-    if not wrong and not isinstance(config.get("model"), Mapping):
-        wrong = ["run.config.model"]
-    if not wrong and set(facts) != set(DATA_FACTS):
-        wrong = ["run.data"]
-    if wrong:
+    check_entries(path, stored, _ENTRIES)
+    config, facts = stored["run"]["config"], stored["run"]["data"]
+    if set(facts) != set(DATA_FACTS):
         raise UsageError(
-            f"{str(path)!r} is not a whole checkpoint of `python -m train`: {', '.join(wrong)} missing or of another "
-            f"kind. Take best.ckpt or last.ckpt of a run folder."
+            f"{str(path)!r} describes its data by {', '.join(sorted(map(str, facts))) or 'nothing'}, and needed are "
+            f"{', '.join(DATA_FACTS)}. Load it with the version of this program that wrote it."
         )
     _check_imports(path, config.get("imports") or [], imports)
     import_plugins(imports)
     model = build_model(config["model"], facts)
-    model.load_state_dict(_weights(path, weights, model))
+    model.load_state_dict(_weights(path, stored["state_dict"], model))
     return model.eval()
 
 

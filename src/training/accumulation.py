@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -55,24 +54,3 @@ class SampleMean:
         gradients: list[Tensor] = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if factor != 1.0 and gradients:
             torch._foreach_mul_(gradients, factor)
-
-
-def rewind_to_group(loops: dict[str, Any], planned: int, batches_per_epoch: int) -> int:
-    """Set the progress that a checkpoint stores back to the first batch of an unfinished group.
-
-    The gradients of its batches are in no checkpoint, so a resumed run computes them again.
-
-    Args:
-        loops: lightning's own entry "loops" of the checkpoint, changed in place.
-        planned: batches of a group; the last one of an epoch may have fewer.
-        batches_per_epoch: of this process.
-    Returns:
-        How many batches were taken back.
-    """
-    progress = loops["fit_loop"]["epoch_loop.batch_progress"]
-    done = progress["current"]["processed"]
-    unfinished = 0 if done >= batches_per_epoch else done % planned
-    for counts in (progress["current"], progress["total"]):
-        for key in counts:
-            counts[key] -= unfinished
-    return unfinished

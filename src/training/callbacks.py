@@ -85,19 +85,25 @@ class Curves(Callback):
 
 
 class TimeLimit(Callback):
-    """Ends the fit after `minutes`; lightning then validates once and the run goes on to its test."""
+    """Ends the fit with the first optimizer step after `minutes`; a validation and the test of the run follow.
+
+    Not inside a group of accumulated batches: the validation's checkpoints hold no gradients.
+    """
 
     def __init__(self, minutes: float, console: Console | None):
         self._minutes, self._console = minutes, console
-        self._end = math.inf
+        self._end, self._seen = math.inf, 0
         self.reached = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._end = time.monotonic() + 60 * self._minutes
+        self._end, self._seen = time.monotonic() + 60 * self._minutes, trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        if trainer.global_step == self._seen:
+            return
+        self._seen = trainer.global_step
         late = trainer.strategy.reduce_boolean_decision(time.monotonic() >= self._end, all=False)
         if late and not self.reached:
             self.reached = trainer.should_stop = True

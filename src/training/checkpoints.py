@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +10,11 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer, callbacks
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from rich.console import Console
 
-from ..files import atomic_write
+from ..checkpoint import read_checkpoint
+from ..errors import UsageError
+from ..files import WriteFailed, atomic_write
 from .signals import Signals, Stop
 
 # The entry of a checkpoint that says that a validation has begun and not ended.
@@ -31,7 +33,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         Raises:
             WriteFailed: no space, a read-only folder, ...; the old file is still there.
         """
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        folder = Path(path).parent
+        try:
+            # Without its parents: a run folder that was removed is not made anew, empty but for this file.
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise WriteFailed(error.errno, error.strerror, str(folder)) from error
         with atomic_write(path) as file:
             torch.save(checkpoint, file)
 
@@ -39,10 +46,16 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class BestCheckpoint(callbacks.ModelCheckpoint):
     """best.ckpt, rewritten after a validation when `val/accuracy` is higher than ever before.
 
-    A run that is resumed in a folder that was moved keeps its best value and finds its file there.
+    A run that is resumed in a folder that was moved keeps its best value and finds its file there. One whose file is
+    lost begins its search for the best anew, and says so.
+
+    Args:
+        folder: of the checkpoints.
+        console: to say it; None in all processes but the first.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, console: Console | None):
+        self._console = console
         super().__init__(
             dirpath=folder,
             filename="best",
@@ -54,12 +67,20 @@ class BestCheckpoint(callbacks.ModelCheckpoint):
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state, with the paths of the folder in use now."""
+        """Restore the state, with the paths of the folder in use now, if there is the file that it names."""
+        best = self._here(state_dict["best_model_path"])
+        try:
+            if best:
+                read_checkpoint(best)
+        except UsageError:
+            if self._console is not None:
+                self._console.print(f"Note: {best} is missing or damaged; the best is looked for from here on.")
+            return
         super().load_state_dict(
             {
                 **state_dict,
                 "dirpath": self.dirpath,
-                "best_model_path": self._here(state_dict["best_model_path"]),
+                "best_model_path": best,
                 "kth_best_model_path": self._here(state_dict["kth_best_model_path"]),
                 "last_model_path": self._here(state_dict["last_model_path"]),
                 "best_k_models": {self._here(path): value for path, value in state_dict["best_k_models"].items()},

@@ -6,9 +6,11 @@ import errno
 import fcntl
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import UsageError
+from ..files import WriteFailed
 
 # What a file system without locks answers (some parallel ones of clusters).
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -19,12 +21,17 @@ def lock_folder(folder: Path) -> int | None:
 
     Raises:
         UsageError: another process (or another run of this one) holds it; says which.
+        WriteFailed: the file cannot be made.
     """
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    path = folder / ".lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise WriteFailed(error.errno, error.strerror, str(path)) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        holder = os.read(descriptor, 200).decode()
+        holder = os.read(descriptor, 200).decode(errors="replace")
         os.close(descriptor)
         if isinstance(error, BlockingIOError):
             raise UsageError(
@@ -34,8 +41,10 @@ def lock_folder(folder: Path) -> int | None:
         if error.errno not in _NO_LOCKS:
             raise
         return None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    # Who holds it is told to others; on a full disk it is held all the same.
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
     return descriptor
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..config import OptimizerConfig, SchedulerConfig
 from ..data.base import SPLITS, Batch
-from .accumulation import SampleMean, rewind_to_group
+from .accumulation import SampleMean
 from .diagnosis import check_gradients, check_loss
 from .optim import build_optimizer, describe_groups, parameter_groups, parameter_roles
 from .scheduler import schedule
@@ -57,8 +57,6 @@ class Classifier(LightningModule):
         self._factor = schedule(scheduler, training_steps, steps_per_epoch)
         self._tallies = {name: Tally() for name in SPLITS}
         self._mean = SampleMean(batch_size)
-        # Sums of the training split when the group began, for a checkpoint that begins it again.
-        self._sums_before_group: Tensor | None = None
 
     def group_facts(self) -> list[dict[str, Any]]:
         """The parameter groups as the record holds them."""
@@ -75,7 +73,6 @@ class Classifier(LightningModule):
         seed_all(self._seed, "step", self.trainer.current_epoch, batch_idx, self.global_rank)
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self._mean.begin_group()
-            self._sums_before_group = self._tallies["train"].sums
 
     def on_train_epoch_start(self) -> None:
         self._tallies["train"] = Tally()
@@ -130,10 +127,7 @@ class Classifier(LightningModule):
         self._tallies[split].add(score(logits, batch.targets)[1])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        trainer = self.trainer
-        planned, per_epoch = trainer.accumulate_grad_batches, trainer.num_training_batches
-        taken_back = rewind_to_group(checkpoint["loops"], planned, per_epoch)
-        sums = self._sums_before_group if taken_back else self._tallies["train"].sums
+        sums = self._tallies["train"].sums
         checkpoint["run"] = self._run
         checkpoint["train_tally"] = None if sums is None else sums.cpu()
 

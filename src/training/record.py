@@ -86,22 +86,25 @@ class Metrics:
         self._path, self._active = path, active
         self.rows: list[dict[str, Any]] = []
         self.dropped = 0
-        if path.exists():
+        if path.is_file():
             self.rows, self.dropped = _read_rows(path.read_text(errors="replace"))
 
     def forget_after(self, step: int, count: int | None = None) -> None:
         """Drop rows of steps that a resumed run does again, and all but the first `count`: those of its checkpoint."""
         self.rows = [row for row in self.rows if row["step"] <= step][:count]
-        if self._active:
-            write_text(self._path, "".join(map(_line, [dict(zip(_COLUMNS, _COLUMNS, strict=True)), *self.rows])))
+        self._rewrite()
 
     def add(self, **row: Any) -> None:
         """Add one row, in memory and at the end of the file."""
-        if not self.rows:
-            self.forget_after(0)
         self.rows.append(row)
-        if self._active:
+        if len(self.rows) == 1 or not self._path.exists():
+            self._rewrite()
+        elif self._active:
             append_text(self._path, _line(row))
+
+    def _rewrite(self) -> None:
+        if self._active:
+            write_text(self._path, "".join(map(_line, [dict(zip(_COLUMNS, _COLUMNS, strict=True)), *self.rows])))
 
     def plot(self, path: Path, title: str) -> None:
         """Loss and accuracy against the step, as PNG."""

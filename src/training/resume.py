@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import read_checkpoint
+from ..checkpoint import check_entries, read_checkpoint
 from ..config import Config
 from ..errors import UsageError
 
@@ -32,10 +32,17 @@ _FREE = (*WHERE, *_WHEN, *SAYS)
 
 # What lightning and this program read of a checkpoint.
 _ENTRIES = {
-    **{"state_dict": Mapping, "loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list},
+    "state_dict": Mapping,
+    "loops": dict,
+    "callbacks": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
     "global_step": int,
+    "run.config": dict,
+    "run.data": dict,
+    "run.world": int,
+    "run.steps": int,
 }
-_FACTS = {"config": dict, "data": dict, "world": int, "steps": int}
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -47,7 +54,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     try:
         return _read(Path(path))
-    except _Unreadable as error:
+    except UsageError as error:
         raise UsageError(f"{error} {other_checkpoints(path)}") from error
 
 
@@ -58,26 +65,16 @@ def other_checkpoints(path: str | Path) -> str:
         if other.name != Path(path).name:
             try:
                 step = _read(other)["global_step"]
-            except _Unreadable:
+            except UsageError:
                 continue
             where = Path(path).parent / other.name
             others.append(f"{other.name} is at step {step} and can be resumed: resume={where}.")
     return " ".join(others) or "A run keeps its own in <run folder>/checkpoints/last.ckpt and best.ckpt."
 
 
-class _Unreadable(Exception):
-    """Why a file is no checkpoint."""
-
-
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        checkpoint = read_checkpoint(path)
-    except UsageError as error:
-        raise _Unreadable(str(error)) from error
-    wrong = [key for key, kind in _ENTRIES.items() if not isinstance(checkpoint.get(key), kind)]
-    wrong += [f"run.{key}" for key, kind in _FACTS.items() if not isinstance(checkpoint["run"].get(key), kind)]
-    if wrong:
-        raise _Unreadable(f"{path} is not a whole checkpoint of this program: {', '.join(wrong)} missing or wrong.")
+    checkpoint = read_checkpoint(path)
+    check_entries(path, checkpoint, _ENTRIES)
     return checkpoint
 
 

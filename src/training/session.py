@@ -13,7 +13,6 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
-from rich.console import Console
 from torch import nn
 
 from ..config import Config
@@ -23,6 +22,7 @@ from ..files import WriteFailed, remove_leftovers, write_text
 from .allocator import keep_freed_memory
 from .callbacks import ChanceHint, Curves, StepLimit, TargetReached, TimeLimit
 from .checkpoints import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
+from .console import RunConsole
 from .data import Loaders
 from .lock import lock_folder, unlock_folder
 from .module import Classifier
@@ -51,7 +51,7 @@ class Session:
         # Paths that are printed are meant to be pasted: relative to the folder the command was given in.
         self._shown = Path(os.path.relpath(self.run_dir))
         self._first = is_first(config)
-        self._console = Console(soft_wrap=True) if self._first else None
+        self._console = RunConsole(soft_wrap=True) if self._first else None
         self._record = Record(self.run_dir, self._first)
         self._checkpoint: dict[str, Any] | None = None
         self._lock: int | None = None
@@ -114,7 +114,7 @@ class Session:
         """Inside, an interruption or an error is written into the record before it goes on; then the folder is free.
 
         Raises:
-            Interrupted: after Ctrl-C, SIGTERM or SIGUSR1, with what to do next as its message.
+            Interrupted: after Ctrl-C or another signal of `HANDLED`, with what to do next as its message.
             RunFailed: a file of the run could not be written.
         """
         try:
@@ -181,7 +181,7 @@ class Session:
         self._loaders = Loaders(data, training, config.seed)
         self._curves = Curves(self._metrics, self._console, config.trainer.log_every_n_steps)
         folder = self.run_dir / "checkpoints"
-        self._best = BestCheckpoint(folder)
+        self._best = BestCheckpoint(folder, self._console)
         self._last = LastCheckpoint(folder, self._signals, training.checkpoint_minutes)
         callbacks = [
             self._curves,
@@ -277,14 +277,15 @@ class Session:
 
     def test(self) -> None:
         """Score the selected checkpoint on training samples, the validation and the test split."""
-        best = self._best.best_model_path
-        if not best:
-            raise RuntimeError("The fit ended without a validation, so there is no checkpoint to test.")
-        self._trainer.test(self._module, datamodule=self._loaders, ckpt_path=best, weights_only=True, verbose=False)
-        step = load_checkpoint(best)["global_step"]
+        selected, rule = self._best.best_model_path, "best validation accuracy"
+        if not selected:
+            # A resumed run whose best.ckpt was lost, with no validation left to it.
+            selected, rule = str(self.run_dir / "checkpoints" / "last.ckpt"), "last checkpoint, the best one was lost"
+        step = load_checkpoint(selected)["global_step"]
+        self._trainer.test(self._module, datamodule=self._loaders, ckpt_path=selected, weights_only=True, verbose=False)
         self._record.update(
-            selected=f"best validation accuracy (step {step})",
-            selected_checkpoint=best,
+            selected=f"{rule} (step {step})",
+            selected_checkpoint=selected,
             metrics={name: asdict(result) for name, result in self._module.results.items()},
         )
 

@@ -2,6 +2,7 @@
 
     SIGINT   Ctrl-C: saved, status 130; a second one stops at once
     SIGTERM  `kill`, a scheduler that ends or preempts a job: saved, status 143
+    SIGHUP   the terminal was closed: saved, status 129; ignored under nohup
     SIGUSR1  a scheduler's warning (`sbatch --signal=USR1@90`): saved, status 138; with training.requeue the job is
              queued again
 
@@ -14,10 +15,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 class Stop(BaseException):
@@ -85,8 +87,9 @@ class Signals:
             self.received = signum
             if self._announce:
                 again = "; Ctrl-C again stops at once" if signum == signal.SIGINT else ""
-                # Not print: the signal may have come inside one.
-                os.write(2, f"\n{name(signum)}: finishing the step and saving{again}.\n".encode())
+                # Not print: the signal may have come inside one. The terminal may be gone.
+                with suppress(OSError):
+                    os.write(2, f"\n{name(signum)}: finishing the step and saving{again}.\n".encode())
 
     def _handle_in_child(self, signum: int) -> None:
         """A forked helper (a loader's worker) inherits the handlers; its parent decides when it ends."""

@@ -91,7 +91,11 @@ def _standing(data: Mapping[str, Any]) -> str:
 
 
 def duration(length: float) -> str:
-    """Seconds in words, "3 min 20 s"."""
+    """Seconds in words.
+
+    >>> duration(75), duration(4000)
+    ('1 min 15 s', '1 h 6 min')
+    """
     minutes, rest = divmod(round(length), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

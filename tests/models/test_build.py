@@ -104,7 +104,7 @@ def with_wrong_imports(content):
         (of_another_shape, r"shape \(4,\), and the model's \(3,\)"),
         (of_another_kind, "is a list, not a tensor"),
         (without_facts, "run.data missing"),
-        (with_wrong_facts, "run.data missing"),
+        (with_wrong_facts, "describes its data by"),
         (without_a_model, "run.config.model missing"),
         (of_an_unknown_layer, "Unknown layer 's6'"),
         (with_wrong_imports, "no list"),

@@ -11,8 +11,8 @@ from fractal_ssm import UsageError
 from fractal_ssm.data.base import Batch
 from fractal_ssm.train import run
 from fractal_ssm.training import module as module_file
-from fractal_ssm.training.accumulation import SampleMean, rewind_to_group
-from fractal_ssm.training.callbacks import StepLimit
+from fractal_ssm.training.accumulation import SampleMean
+from fractal_ssm.training.callbacks import StepLimit, TimeLimit
 from fractal_ssm.training.module import Classifier
 from fractal_ssm.training.optim import build_optimizer
 from fractal_ssm.training.record import Metrics
@@ -84,9 +84,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("clip", ["null", "0.05"])
-@pytest.mark.parametrize("kind", ["sgd", "adamw", "fused"])
-@pytest.mark.parametrize("case", CASES)
+ALL_OF_ONE = [("other sizes", kind, clip) for kind in ("sgd", "adamw", "fused") for clip in ("null", "0.05")]
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "clip"), [*ALL_OF_ONE, *((case, "adamw", "0.05") for case in CASES if case != "other sizes")]
+)
 def test_equal_to_one_large_batch(toy_config, tmp_path, case, kind, clip):
     data, accumulated = CASES[case]
     options = (*OPTIONS, f"trainer.gradient_clip_val={clip}")
@@ -194,26 +197,16 @@ def test_weights_of_a_full_batch_are_exactly_one():
     assert mean.batch_weight == 1.0 and torch.equal(parameter.grad, torch.full((2,), 1 / 3))
 
 
-@pytest.mark.parametrize(("done", "left"), [(3, 0), (4, 4), (6, 4), (9, 8), (10, 10)])
-def test_a_checkpoint_begins_an_unfinished_group_again(done, left):
-    """Ten batches an epoch in groups of four; the last group has two."""
-    counts = {"ready": done, "completed": done - 1, "started": done, "processed": done}
-    progress = {"current": counts, "total": {key: value + 20 for key, value in counts.items()}, "is_last_batch": False}
-    taken = rewind_to_group({"fit_loop": {"epoch_loop.batch_progress": progress}}, planned=4, batches_per_epoch=10)
-    assert taken == done - left
-    assert progress["current"]["processed"] == left and progress["total"]["processed"] == left + 20
-    assert progress["current"]["completed"] == left - 1
-
-
-def test_a_run_stopped_inside_a_group_is_the_same_run(toy_config, tmp_path, monkeypatch):
-    """8 batches an epoch in groups of 3, 3 and 2; the run is told to end after the 4th and the 7th batch."""
+def test_a_time_limit_ends_with_a_group(toy_config, tmp_path, monkeypatch):
+    """8 batches an epoch in groups of 3, 3 and 2; the time is over in the 4th, and after a resume in the 7th batch."""
     options = ("model.dropout=0.2", "training.max_epochs=2", "trainer.accumulate_grad_batches=3")
+    original = Classifier.training_step
 
-    def run_and_stop(folder, *more, after: int | None = None):
-        original = Classifier.training_step
-
+    def run_until(folder, *more, over: int | None = None):
         def training_step(self, batch, batch_idx):
-            self.trainer.should_stop = self.trainer.current_epoch == 0 and batch_idx + 1 == after
+            if self.trainer.current_epoch == 0 and batch_idx + 1 == over:
+                (limit,) = [part for part in self.trainer.callbacks if isinstance(part, TimeLimit)]
+                limit._end = 0.0
             return original(self, batch, batch_idx)
 
         with monkeypatch.context() as patch:
@@ -223,38 +216,15 @@ def test_a_run_stopped_inside_a_group_is_the_same_run(toy_config, tmp_path, monk
         progress = stored["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["processed"]
         return stored["state_dict"], stored["global_step"], progress
 
-    whole, steps, _ = run_and_stop(tmp_path / "whole")
-    resume = f"resume={tmp_path}/cut/checkpoints/last.ckpt"
-    assert run_and_stop(tmp_path / "cut", after=4)[1:] == (1, 3)
-    assert run_and_stop(tmp_path / "cut", resume, after=7)[1:] == (2, 6)
-    found, found_steps, _ = run_and_stop(tmp_path / "cut", resume)
+    whole, steps, _ = run_until(tmp_path / "whole")
+    limited, resume = "training.max_minutes=1e6", f"resume={tmp_path}/cut/checkpoints/last.ckpt"
+    assert run_until(tmp_path / "cut", limited, over=4)[1:] == (2, 6)
+    assert run_until(tmp_path / "cut", limited, resume, over=7)[1:] == (3, 8)
+    found, found_steps, _ = run_until(tmp_path / "cut", resume)
     assert steps == found_steps == 6
     assert all(torch.equal(found[key], whole[key]) for key in whole)
     ends = [
-        [row for row in Metrics(folder / "metrics.csv").rows if row["split"] == "train"][-2:]
+        [row["loss"] for row in Metrics(folder / "metrics.csv").rows if row["split"] == "train"][-2:]
         for folder in (tmp_path / "whole", tmp_path / "cut")
     ]
-    assert [row["loss"] for row in ends[0]] == [row["loss"] for row in ends[1]]
-
-
-@pytest.mark.parametrize("batch", [4, 5, 7])
-def test_a_checkpoint_taken_inside_a_group_goes_on_as_if_nothing_had_been(toy_config, tmp_path, monkeypatch, batch):
-    """As after a signal: written in the middle, and the run itself goes on untouched."""
-    options = ("model.dropout=0.2", "training.max_epochs=2", "trainer.accumulate_grad_batches=3")
-    folder = tmp_path / "run"
-
-    def on_train_batch_end(self, outputs, data, batch_idx):
-        if self.trainer.current_epoch == 0 and batch_idx == batch:
-            self.trainer.save_checkpoint(folder / "checkpoints" / "middle.ckpt")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Classifier, "on_train_batch_end", on_train_batch_end)
-        run(toy_config(*options), folder)
-    run(toy_config(*options), tmp_path / "plain")
-    whole = load_checkpoint(folder / "checkpoints" / "last.ckpt")["state_dict"]
-    plain = load_checkpoint(tmp_path / "plain" / "checkpoints" / "last.ckpt")["state_dict"]
-    facts = run(toy_config(*options, f"resume={folder}/checkpoints/middle.ckpt"), folder)
-    found = load_checkpoint(folder / "checkpoints" / "last.ckpt")["state_dict"]
-    assert facts["steps"] == 6
-    for key, value in plain.items():
-        assert torch.equal(whole[key], value) and torch.equal(found[key], value)
+    assert ends[0] == ends[1]

@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from toy_parts import ToySamples
 from torch.utils.data import DataLoader
+from toy_parts import ToySamples
 
 from fractal_ssm import UsageError
 from fractal_ssm.training.data import EvalBatches, EvalSamples, TrainBatches, sample_lengths

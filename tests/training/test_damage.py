@@ -19,7 +19,7 @@ from fractal_ssm import UsageError
 from fractal_ssm.errors import RunFailed
 from fractal_ssm.train import run
 from fractal_ssm.training import record
-from fractal_ssm.training.record import Metrics, earlier_parts, seconds
+from fractal_ssm.training.record import Metrics, earlier_parts, read_record, seconds
 from fractal_ssm.training.resume import load_checkpoint
 
 OPTIONS = ("training.max_epochs=2",)
@@ -44,7 +44,14 @@ def again(toy_config, folder: Path, name: str = "last.ckpt") -> dict:
     return run(toy_config(*OPTIONS, f"resume={folder}/checkpoints/{name}"), folder)
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[1, 2]", "\0" * 99, '"text"', "[" * 100_000])
+@pytest.mark.parametrize("content", ["", "{", "[1, 2]", "\0" * 99, '"text"', "[" * 100_000])
+def test_a_damaged_record_is_none(tmp_path, content):
+    assert read_record(tmp_path) is None
+    (tmp_path / "record.json").write_text(content)
+    assert read_record(tmp_path) is None and earlier_parts(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [None, "{"])
 def test_a_damaged_record_blocks_nothing(toy_config, copy, capsys, content):
     path = copy / "record.json"
     path.unlink()
@@ -70,10 +77,18 @@ def test_a_missing_configuration_is_written_again(toy_config, copy):
 
 
 @pytest.mark.parametrize("torn", ["1,16,0.2", "1,16,0.25,val,1.0,0.5,0.0", "\0\xff\n", "a,b\n", "1,2,3,4,5,6,7,8\n"])
-def test_torn_lines_are_dropped(toy_config, copy, capsys, torn):
+def test_torn_lines_are_dropped(finished, tmp_path, torn):
+    whole = finished / "metrics.csv"
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(whole.read_bytes() + torn.encode("latin-1"))
+    metrics = Metrics(path)
+    assert metrics.dropped == 1 and metrics.rows == Metrics(whole).rows
+
+
+def test_torn_lines_are_told_and_gone_after_a_resume(toy_config, copy, capsys):
     path = copy / "metrics.csv"
     whole = path.read_bytes()
-    path.write_bytes(whole + torn.encode("latin-1"))
+    path.write_bytes(whole + b"1,16,0.25,val,1.0,0.5,0.0")
     again(toy_config, copy)
     assert "1 unreadable line(s) of" in capsys.readouterr().out
     assert path.read_bytes() == whole
@@ -151,8 +166,8 @@ def test_a_damaged_checkpoint_beside_a_good_one(toy_config, copy, how, words):
         again(toy_config, copy)
     assert words in str(caught.value)
     assert f"best.ckpt is at step {step} and can be resumed: resume={best}." in str(caught.value)
-    facts = again(toy_config, copy, "best.ckpt")
-    assert facts["steps"] == 16
+    if how == "flipped":
+        assert again(toy_config, copy, "best.ckpt")["steps"] == 16
     damage(best, "short")
     damage(last, "short")
     with pytest.raises(UsageError, match="A run keeps its own in"):
@@ -185,8 +200,15 @@ def test_a_disk_too_full_for_the_record(toy_config, tmp_path, monkeypatch):
         run(toy_config(*OPTIONS), tmp_path)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
-@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt", "metrics.csv", "curves.png"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("last.ckpt", errno.ENOSPC),
+        ("best.ckpt", errno.EDQUOT),
+        ("metrics.csv", errno.EROFS),
+        ("curves.png", errno.EIO),
+    ],
+)
 def test_a_full_disk_is_told_in_words(toy_config, tmp_path, monkeypatch, number, name):
     """From step 9 on: what was kept is step 8, and the record says how it ended."""
     from fractal_ssm import files

@@ -10,14 +10,14 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from toy_parts import ToySamples
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from toy_parts import ToySamples
 from training_toys import FOLDER
 
+from fractal_ssm.config import OptimizerConfig
 from fractal_ssm.data.base import Batch
 from fractal_ssm.models.base import valid_mask
-from fractal_ssm.config import OptimizerConfig
 from fractal_ssm.registry import layers
 from fractal_ssm.training.accumulation import SampleMean
 from fractal_ssm.training.data import EvalBatches, EvalSamples, TrainBatches

@@ -1,14 +1,16 @@
-"""Processes that are killed and stopped at random moments: subprocesses, as a user or a scheduler meets them."""
+"""Processes that are killed and stopped at random moments, as a user or a scheduler meets them."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -16,7 +18,11 @@ import pytest
 from test_signals import assert_same_run
 from training_toys import FOLDER
 
+from fractal_ssm.models import build  # noqa: F401
+from fractal_ssm.train import main
+from fractal_ssm.training import session  # noqa: F401
 from fractal_ssm.training.resume import load_checkpoint
+from fractal_ssm.training.signals import HANDLED
 
 ROOT = FOLDER.parent.parent
 TOY = ("--config-dir", str(FOLDER / "user_configs"), "experiment=toy", "trainer.progress_bar=false")
@@ -24,6 +30,7 @@ LONG = ("model.dropout=0.2", "training.max_epochs=60", "trainer.log_every_n_step
 
 
 def start(cwd: Path, *arguments: str, **variables: str) -> subprocess.Popen:
+    """A process that was started with a command, as lightning needs it to start others."""
     path = os.pathsep.join((str(FOLDER), str(ROOT)))
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | variables
     return subprocess.Popen(
@@ -33,20 +40,51 @@ def start(cwd: Path, *arguments: str, **variables: str) -> subprocess.Popen:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background job ignores Ctrl-C, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
-def wait_for(path: Path, process: subprocess.Popen) -> None:
-    end = time.monotonic() + 200
+class Fork:
+    """The command line in a fork of this process, which has imported torch and lightning already."""
+
+    def __init__(self, cwd: Path, *arguments: str, **variables: str):
+        self._errors = cwd / "errors.txt"
+        self._process = multiprocessing.get_context("fork").Process(
+            target=self._run, args=(cwd, ["train", *TOY, *arguments], variables)
+        )
+        self._process.start()
+
+    def _run(self, cwd: Path, command: list[str], variables: dict[str, str]) -> None:
+        os.chdir(cwd)
+        os.environ.update(variables)
+        # Read from TMPDIR again.
+        tempfile.tempdir = None
+        sys.argv, sys.stdout, sys.stderr = command, open(os.devnull, "w"), open(self._errors, "w", buffering=1)
+        os.dup2(sys.stderr.fileno(), 2)
+        main()
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    returncode = property(poll)
+
+    def send_signal(self, signum: int) -> None:
+        os.kill(self._process.pid, signum)
+
+    def communicate(self, timeout: float | None = None) -> tuple[None, str]:
+        self._process.join(timeout)
+        assert self.poll() is not None, "still running"
+        return None, self._errors.read_text()
+
+
+def wait_for(path: Path, process: subprocess.Popen | Fork) -> None:
+    end = time.monotonic() + 500
     while not path.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
     assert path.exists(), process.communicate()[1]
 
 
-def finish(process: subprocess.Popen, status: int = 0) -> str:
-    errors = process.communicate(timeout=300)[1]
+def finish(process: subprocess.Popen | Fork, status: int = 0) -> str:
+    errors = process.communicate(timeout=1000)[1]
     assert process.returncode == status, errors
     return errors
 
@@ -55,11 +93,11 @@ def finish(process: subprocess.Popen, status: int = 0) -> str:
 @pytest.mark.timeout(1800)
 def test_random_sigterms_resume_to_the_last_bit(tmp_path):
     """Ten in one run, in any part of it; every part goes on from exactly the step where the last one stopped."""
-    finish(start(tmp_path, *LONG, "hydra.run.dir=whole", "trainer.accumulate_grad_batches=3"))
+    finish(Fork(tmp_path, *LONG, "hydra.run.dir=whole", "trainer.accumulate_grad_batches=3"))
     options = (*LONG, "hydra.run.dir=cut", "trainer.accumulate_grad_batches=3", "training.num_workers=1")
     last, draw, resume, steps = tmp_path / "cut" / "checkpoints" / "last.ckpt", random.Random(0), (), []
     for _ in range(10):
-        process = start(tmp_path, *options, *resume)
+        process = Fork(tmp_path, *options, *resume)
         rows = tmp_path / "cut" / "metrics.csv"
         before = rows.stat().st_mtime_ns if rows.exists() else 0
         while (not rows.exists() or rows.stat().st_mtime_ns == before) and process.poll() is None:
@@ -67,13 +105,13 @@ def test_random_sigterms_resume_to_the_last_bit(tmp_path):
         time.sleep(draw.uniform(0, 0.4))
         if process.poll() is not None:
             break
-        process.send_signal(draw.choice([signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]))
+        process.send_signal(draw.choice(HANDLED))
         errors = process.communicate(timeout=200)[1]
-        assert process.returncode in (130, 143, 138), errors
+        assert process.returncode in [128 + number for number in HANDLED], errors
         steps.append(load_checkpoint(last)["global_step"])
         assert f"at step {steps[-1]}." in errors or f"from step {steps[-1]}." in errors
         resume = ("resume=cut/checkpoints/last.ckpt",)
-    finish(start(tmp_path, *options, *resume))
+    finish(Fork(tmp_path, *options, *resume))
     print("stopped at steps", steps)
     assert len(steps) >= 8 and steps == sorted(steps)
     assert_same_run(tmp_path / "cut", tmp_path / "whole")
@@ -97,18 +135,18 @@ def other_disk(tmp_path):
 @pytest.mark.timeout(1800)
 def test_twenty_kills_with_tmpdir_elsewhere(tmp_path, other_disk):
     """kill -9 while last.ckpt, of many MB, is written at every step: always whole, and good to the last bit."""
-    options = (*LONG, "model.d_model=512", "training.max_epochs=40", "training.checkpoint_minutes=0")
-    finish(start(tmp_path, *options, "hydra.run.dir=whole", TMPDIR=str(other_disk)))
+    options = (*LONG, "model.d_model=512", "training.max_epochs=24", "training.checkpoint_minutes=0")
+    finish(Fork(tmp_path, *options, "hydra.run.dir=whole", TMPDIR=str(other_disk)))
     last, draw, resume, inside, kills = tmp_path / "cut" / "checkpoints" / "last.ckpt", random.Random(1), (), 0, 0
     while kills < 20:
-        process = start(tmp_path, *options, "hydra.run.dir=cut", *resume, TMPDIR=str(other_disk))
+        process = Fork(tmp_path, *options, "hydra.run.dir=cut", *resume, TMPDIR=str(other_disk))
         before = last.stat().st_mtime_ns if last.exists() else 0
         while (not last.exists() or last.stat().st_mtime_ns == before) and process.poll() is None:
             time.sleep(0.005)
         time.sleep(draw.uniform(0, 0.15))
         if process.poll() is not None:
             break
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += 1
         inside += bool(list(last.parent.glob(".*.tmp")))
@@ -117,7 +155,7 @@ def test_twenty_kills_with_tmpdir_elsewhere(tmp_path, other_disk):
     step = load_checkpoint(last)["global_step"]
     print(f"{kills} kills, {inside} of them while a checkpoint was written, at step {step}")
     assert kills == 20 and inside > 0
-    finish(start(tmp_path, *options, "hydra.run.dir=cut", *resume, TMPDIR=str(other_disk)))
+    finish(Fork(tmp_path, *options, "hydra.run.dir=cut", *resume, TMPDIR=str(other_disk)))
     assert not list(tmp_path.rglob("*.tmp"))
     assert_same_run(tmp_path / "cut", tmp_path / "whole")
 
@@ -126,7 +164,7 @@ def test_twenty_kills_with_tmpdir_elsewhere(tmp_path, other_disk):
 def test_a_full_disk(tmp_path, other_disk):
     """The disk of the run fills up: status 1, words, the last good checkpoint, and later it goes on."""
     # Room for the first steps' files only.
-    process = start(tmp_path, *LONG, f"hydra.run.dir={other_disk}/run", "training.checkpoint_minutes=0")
+    process = Fork(tmp_path, *LONG, f"hydra.run.dir={other_disk}/run", "training.checkpoint_minutes=0")
     last = other_disk / "run" / "checkpoints" / "last.ckpt"
     wait_for(last, process)
     with open(other_disk / "filler", "wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
@@ -141,7 +179,7 @@ def test_a_full_disk(tmp_path, other_disk):
     assert json.loads((other_disk / "run" / "record.json").read_text())["status"] in ("failed", "running")
     (other_disk / "filler").unlink()
     options = (*LONG, f"resume={last}", "training.checkpoint_minutes=0", "training.max_minutes=0.01")
-    finish(start(tmp_path, *options))
+    finish(Fork(tmp_path, *options))
 
 
 DDP = ("trainer.strategy=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "training.batch_size=4")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toy_parts import ToyDecay
 from torch import nn
+from toy_parts import ToyDecay
 
 from fractal_ssm import UsageError
 from fractal_ssm.config import OptimizerConfig, compose

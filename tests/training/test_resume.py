@@ -134,7 +134,7 @@ FREE = {
     *(f"trainer.{key}" for key in ("accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps")),
     *(f"training.{key}" for key in ("max_epochs", "max_steps", "max_minutes", "target_accuracy", "num_workers")),
     *("training.checkpoint_minutes", "training.requeue"),
-    *("trainer.progress_bar", "training.stuck_steps", "training.train_eval_samples"),
+    *("trainer.progress_bar", "trainer.progress_seconds", "training.stuck_steps", "training.train_eval_samples"),
 }
 
 

@@ -20,7 +20,6 @@ from fractal_ssm.models.build import build_model
 from fractal_ssm.train import run
 from fractal_ssm.training import session
 from fractal_ssm.training.callbacks import ChanceHint
-from fractal_ssm.training.module import Classifier
 from fractal_ssm.training.record import Metrics, Record, earlier_parts, git_commit
 from fractal_ssm.training.resume import load_checkpoint
 from fractal_ssm.training.table import result_table
@@ -68,7 +67,7 @@ def test_the_selected_checkpoint_is_the_first_of_the_best_validations(finished):
 def test_metrics_rows_and_curves(finished):
     folder, _ = finished
     rows = Metrics(folder / "metrics.csv").rows
-    assert [row["step"] for row in rows if row["split"] == "step"] == list(range(2, 25, 2))
+    assert [row["step"] for row in rows if row["split"] == "step"] == list(range(1, 25))
     assert [row["step"] for row in rows if row["split"] == "train"] == [8, 16, 24]
     assert all(math.isfinite(row["loss"]) and 0 <= row["accuracy"] <= 1 for row in rows)
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")

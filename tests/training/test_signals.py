@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,7 @@ def when(patch: pytest.MonkeyPatch, owner: type, method: str, call: int, act) ->
     patch.setattr(owner, method, wrapped)
 
 
-def send(signum: int):
+def send(signum: int) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), signum)
 
 
@@ -103,12 +104,16 @@ def stopped(config, folder: Path, monkeypatch, owner: type, method: str, call: i
 @pytest.mark.parametrize(
     ("options", "owner", "method", "call", "signum", "step", "pending"),
     [
-        # In mid-epoch; in mid-group, whose other batches come first; in the last batch of an epoch.
+        # In mid-epoch; in each batch of a group, whose others come first, and of the short last group of an epoch; in
+        # the last batch of an epoch.
         (OPTIONS, Classifier, "training_step", 10, signal.SIGTERM, 11, False),
+        (ACCUMULATED, Classifier, "training_step", 8, signal.SIGTERM, 4, False),
         (ACCUMULATED, Classifier, "training_step", 9, signal.SIGINT, 4, False),
+        (ACCUMULATED, Classifier, "training_step", 10, signal.SIGTERM, 4, False),
+        (ACCUMULATED, Classifier, "training_step", 14, signal.SIGTERM, 6, True),
         (OPTIONS, Classifier, "training_step", 7, signal.SIGUSR1, 8, True),
         # In a validation (3 batches), and in the very last one; while it is written down.
-        (OPTIONS, Classifier, "validation_step", 4, signal.SIGTERM, 16, True),
+        (OPTIONS, Classifier, "validation_step", 4, signal.SIGHUP, 16, True),
         (OPTIONS, Classifier, "validation_step", 8, signal.SIGINT, 24, True),
         (ACCUMULATED, AtomicCheckpointIO, "save_checkpoint", 0, signal.SIGTERM, 3, False),
         # Ends at a step, inside an epoch and at the end of one.
@@ -124,7 +129,7 @@ def test_saved_where_it_came(
     last = tmp_path / "checkpoints" / "last.ckpt"
     stored = load_checkpoint(last)
     assert stored["global_step"] == step and stored[PENDING] is pending
-    by = {signal.SIGINT: "", signal.SIGTERM: " by SIGTERM", signal.SIGUSR1: " by SIGUSR1"}[signum]
+    by = "" if signum == signal.SIGINT else f" by {signal.Signals(signum).name}"
     assert f"Interrupted{by} at step {step}. The same command with resume=" in str(interrupt)
     assert interrupt.status == 128 + signum
     config.resume = str(last)

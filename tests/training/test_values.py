@@ -41,8 +41,7 @@ KEYS = sorted(numeric_fields(Config()))
 
 def test_every_number_has_a_range():
     assert {key for key, _, _ in numbers(Config())} == set(KEYS)
-    # The clock of checkpoints is a setting of `training` where there is one.
-    assert set(RANGES) - {"training.checkpoint_minutes"} <= set(KEYS) <= set(RANGES)
+    assert set(KEYS) == set(RANGES)
     check_numbers(Config())
 
 
