@@ -96,7 +96,8 @@ def phi1(z: Tensor) -> Tensor:
 
     The backward keeps z alone, so that steps of (B, L, P) stay affordable.
     """
-    return _Phi1.apply(z)
+    # A graph of torch.compile holds no function with a forward-mode derivative.
+    return (_Phi1 if torch.compiler.is_compiling() else _Phi1Forward).apply(z)
 
 
 class _Phi1(torch.autograd.Function):
@@ -109,11 +110,19 @@ class _Phi1(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad * _phi1_slope(*ctx.saved_tensors).conj()
+
+
+class _Phi1Forward(_Phi1):
+    """The same with a forward-mode derivative."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> Tensor:

@@ -10,16 +10,20 @@ import pytest
 import torch
 from contract_cases import (
     D_MODEL,
+    FITTING,
     assert_same_gradients,
     build,
+    cases,
     draw,
     every_causal_layer,
     every_layer,
+    label,
     leaves,
     relative_error,
     run_in_steps,
 )
 from fractal_ssm import UsageError
+from fractal_ssm.registry import layers
 from safetensors.torch import load, save
 from torch import nn
 
@@ -102,13 +106,18 @@ def test_a_layer_converted_to_bfloat16_is_refused_or_right(case):
 
 # Torch's compiler warns about what it does itself: it instantiates autograd functions and reads .grad of inner tensors.
 @pytest.mark.filterwarnings("ignore")
-@every_layer
-@pytest.mark.slow
-def test_compiled_layers_are_the_same(case):
+@pytest.mark.parametrize(
+    ("case", "lengths"),
+    [
+        *(pytest.param((name, FITTING.get(name, {})), (20,), id=name) for name in layers.names()),
+        *(pytest.param(case, (20, 30, 40), id=label(case), marks=pytest.mark.slow) for case in cases()),
+    ],
+)
+def test_one_graph_and_the_numbers_of_eager_mode(case, lengths):
     layer = build(case, torch.float32)
     torch._dynamo.reset()
-    compiled = torch.compile(layer, backend="aot_eager")
-    for length in (20, 30, 40):
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for length in lengths:
         u = draw(2, length, D_MODEL, dtype=torch.float32).requires_grad_()
         inputs = [u, *layer.parameters()]
         outputs = [module(u)[0] for module in (layer, compiled)]

@@ -74,6 +74,19 @@ def test_phi1_and_its_gradient_around_the_border_of_the_series(modulus):
         assert abs(gradient.item() - complex(slope).conjugate()) < 2e-13 * abs(slope)
 
 
+# Torch's compiler instantiates autograd functions, which torch itself warns about.
+@pytest.mark.filterwarnings("ignore")
+def test_one_graph_with_the_gradients_of_eager_mode():
+    Lambda = torch.tensor([-0.5 + 2j, -3.0 + 0j, -1e-9 + 1e-9j, 0j], dtype=torch.complex128, requires_grad=True)
+    dt = torch.tensor([0.05, 1.0, 0.2, 0.3], dtype=torch.float64, requires_grad=True)
+    torch._dynamo.reset()
+    results = []
+    for function in (discretize, torch.compile(discretize, fullgraph=True, backend="aot_eager")):
+        outputs = function(Lambda, dt, "zoh")
+        results.append([*outputs, *torch.autograd.grad(torch.cat(outputs).abs().square().sum(), (Lambda, dt))])
+    torch.testing.assert_close(*results)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_gradients_by_finite_differences(method):
     Lambda = torch.tensor([-0.5 + 2j, -3.0 + 0j, -1e-3 + 1e-3j, 0j], dtype=torch.complex128, requires_grad=True)

@@ -5,28 +5,27 @@ parameters and gives a real kernel or output (or the state itself). Its body is 
 in which the tensors stand in the place of its parameters; its backward computes the same again with gradients, which
 does not depend on the batch for a kernel.
 
-What the layer is goes along as a string, so that a compiled graph that is kept on disk means the same everywhere.
+The layer goes along as a string of its class and options: an operator takes tensors, numbers and text only, and a graph
+that is exported or kept on disk must mean the same in another process. Pure functions of tensors and options would need
+that string and a registered name as well, and each layer's equations (`Lambda`, `dt`, `fold`) once more outside of it.
 """
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...ops.runtime.autograd import as_outside, dense, gradients, leaves
 from ..stateful import full_precision
-from .system import System
+from .system import HasSystem, System
 
-if TYPE_CHECKING:
-    from .layer import SISOLayer
-
-_KINDS: dict[str, type[SISOLayer]] = {}
+_KINDS: dict[str, type[HasSystem]] = {}
 
 
-def register_kind(kind: type[SISOLayer]) -> None:
+def register_kind(kind: type[HasSystem]) -> None:
     """Let the operator find a layer class by its name."""
     _KINDS[_name(kind)] = kind
 
@@ -34,7 +33,7 @@ def register_kind(kind: type[SISOLayer]) -> None:
 class OpaqueSystem(System):
     """The system of `layer` at a dt_scale, every method one operator that a compiler does not look into."""
 
-    def __init__(self, layer: SISOLayer, dt_scale: float | Tensor):
+    def __init__(self, layer: HasSystem, dt_scale: float | Tensor):
         self._tensors = {name: getattr(layer, name) for name in layer.roles if getattr(layer, name) is not None}
         self._scale = 1.0
         if isinstance(dt_scale, Tensor):
@@ -128,7 +127,7 @@ def _evaluate(tensors: list[Tensor], spec: str, length: int, scale: float) -> Te
         return system.last_state(inputs["u"], inputs.get("x"), inputs.get("lengths"))
 
 
-def _rebuilt(tensors: list[Tensor], spec: str) -> tuple[str, SISOLayer, dict[str, Tensor]]:
+def _rebuilt(tensors: list[Tensor], spec: str) -> tuple[str, HasSystem, dict[str, Tensor]]:
     """What is asked for, the layer with these tensors as its parameters, and the tensors that are none of them."""
     what, names, kind, *options = spec.split(";")
     given = dict(zip(names.split(), tensors, strict=True))

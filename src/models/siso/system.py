@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -52,6 +53,22 @@ class System(ABC):
     def native_step(self, D: Tensor) -> NativeStep | None:
         """`step` and the feedthrough D as one native call; None for a system that has none."""
         return None
+
+
+class HasSystem(Protocol):
+    """A layer as the operators of a compiled graph see it: tensors and options that decide its discrete system."""
+
+    roles: ClassVar[dict[str, str]]
+    options: ClassVar[tuple[str, ...]]
+    C: Tensor
+    d_model: int
+
+    @property
+    def d_output(self) -> int:
+        """Features out."""
+
+    def system(self, dt_scale: float | Tensor = 1.0) -> System:
+        """The discrete system, from the attributes named in `roles` and `options` alone."""
 
 
 @dataclass(frozen=True, eq=False)

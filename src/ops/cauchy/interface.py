@@ -31,8 +31,8 @@ from ..runtime.proof import waves
 
 __all__ = ["dplr_response"]
 
-# Elements of one block of pole reciprocals on a CPU: 4 MiB of float32 each for real and imaginary part.
-_CPU_BLOCK = 1 << 20
+# Elements of one tile of pole reciprocals on a CPU: 4 MiB of float32 each for real and imaginary part.
+_CPU_TILE = 1 << 20
 
 
 def dplr_response(
@@ -50,8 +50,8 @@ def dplr_response(
         C: (directions, H, P) complex.
         dt: (H,) real, > 0.
         length: number of points on the circle, >= 1, odd or even.
-        backend: "torch" (blocks that fit the cache), "native" (CPU and rank 1; compiled by numba at the first call and
-            cached), "triton" (CUDA and ROCm), "keops" (compiled, no blocks), or "auto": "native" or "triton" where it
+        backend: "torch" (tiles that fit the cache), "native" (CPU and rank 1; compiled by numba at the first call and
+            cached), "triton" (CUDA and ROCm), "keops" (compiled, no tiles), or "auto": "native" or "triton" where it
             can run, else "torch".
     Returns:
         (directions, H, length // 2 + 1) complex, at omega_k = exp(-2 pi i k / length); `irfft` inverts it. Once
@@ -138,7 +138,7 @@ class _PoleSums(torch.autograd.Function):
         if backend == "triton":
             return _triton().pole_sums(weights, m, a, c, s)
         parts = []
-        for rows in _row_blocks(m, len(c)):
+        for rows in _row_tiles(m, len(c)):
             inverse = _inverse_poles(m[rows], a[rows], c, s)
             parts.append(torch.complex(*(torch.bmm(weights[rows], part) for part in inverse)))
         return torch.cat(parts)
@@ -150,7 +150,7 @@ class _PoleSums(torch.autograd.Function):
         if ctx.backend == "triton":
             return *_triton().pole_gradients(grad, weights, m, a, c, s), None, None, None
         parts = []
-        for rows in _row_blocks(m, len(c)):
+        for rows in _row_tiles(m, len(c)):
             re, im = _inverse_poles(m[rows], a[rows], c, s)
             g_re, g_im = grad[rows].real, grad[rows].imag
             grad_weights = torch.bmm(g_re, re.mT) + torch.bmm(g_im, im.mT)
@@ -181,9 +181,9 @@ def _inverse_poles(m: Tensor, a: Tensor, c: Tensor, s: Tensor) -> tuple[Tensor, 
     return re.div_(norm), im.div_(norm).neg_()
 
 
-def _row_blocks(m: Tensor, points: int) -> list[slice]:
+def _row_tiles(m: Tensor, points: int) -> list[slice]:
     features, modes = m.shape
-    size = features if m.device.type != "cpu" else max(1, _CPU_BLOCK // (modes * points))
+    size = features if m.device.type != "cpu" else max(1, _CPU_TILE // (modes * points))
     return [slice(start, start + size) for start in range(0, features, size)]
 
 

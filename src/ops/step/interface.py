@@ -101,7 +101,7 @@ class MIMOStep(NativeStep):
         y, after = torch.empty_like(u), torch.empty_like(x)
         addresses = u.data_ptr(), x.data_ptr(), y.data_ptr(), after.data_ptr()
         scratch = np.empty(2 * (u.numel() + x.numel()) + 4 * times * x.shape[1], dtype=self._real)
-        self._kernels.mixed(1, self._fixed, u.shape[0], *addresses, self._conj_factor, times, elapsed, until, scratch)
+        self._kernels.mimo(1, self._fixed, u.shape[0], *addresses, self._conj_factor, times, elapsed, until, scratch)
         return y, after
 
 
@@ -128,5 +128,5 @@ class SISOStep(NativeStep):
         u, x = plain(u), plain(x)
         y, after = u.new_empty(u.shape[0], self._outputs), torch.empty_like(x)
         addresses = u.data_ptr(), x.data_ptr(), y.data_ptr(), after.data_ptr()
-        self._kernels.separate(self._kernels.threads_for(x), self._fixed, u.shape[0], *addresses, self._conj_factor)
+        self._kernels.siso(self._kernels.threads_for(x), self._fixed, u.shape[0], *addresses, self._conj_factor)
         return y, after

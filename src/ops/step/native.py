@@ -1,8 +1,9 @@
 """Native code of one step, compiled by numba at its first call and cached on disk.
 
 A step of one sample takes a few microseconds, less than handing over its tensors one by one would: what does not change
-between steps comes as one array of sizes and addresses, the rest as addresses, and the precision as the type of `gain`.
-Nothing is checked here. Tensors are contiguous, complex numbers pairs (re, im).
+between steps comes as one array of sizes and addresses, the rest as addresses. The type of `conj_factor`, which is 2
+where a mode stands for a conjugate pair, says in which precision an address is read. Nothing is checked here. Tensors
+are contiguous, complex numbers pairs (re, im).
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from ..runtime.pointers import as_complex, as_real, at, load, multiply_add, spla
 _WIDE, _NARROW, _SINGLE = 32, 8, 2
 
 
-def _mixed(fixed, batch, u, x, y, after, gain, times, elapsed, until, scratch):
-    """after = Lambda x + gamma (B u), y = gain Re(C after) + D u: every mode reads and feeds every feature.
+def _mimo(fixed, batch, u, x, y, after, conj_factor, times, elapsed, until, scratch):
+    """after = Lambda x + gamma (B u), y = conj_factor Re(C after) + D u: every mode reads and feeds every feature.
 
     fixed: P, H and the addresses of Lambda (P,), gamma (P,), B (P, H), C (H, P), D (H,); u, y (batch, H); x, after
     (batch, P). With times > 0 (1 or batch) Lambda is that of the 1 / t system, gamma is not read, and Lambda_bar and
@@ -30,14 +31,14 @@ def _mixed(fixed, batch, u, x, y, after, gain, times, elapsed, until, scratch):
     of its own while only its address is in use.
     """
     P, H = fixed[0], fixed[1]
-    Lambda, gamma = at(fixed[2], gain), at(fixed[3], gain)
-    B, C, D = at(fixed[4], gain), at(fixed[5], gain), at(fixed[6], gain)
-    u, x, y, after = at(u, gain), at(x, gain), at(y, gain), at(after, gain)
+    Lambda, gamma = at(fixed[2], conj_factor), at(fixed[3], conj_factor)
+    B, C, D = at(fixed[4], conj_factor), at(fixed[5], conj_factor), at(fixed[6], conj_factor)
+    u, x, y, after = at(u, conj_factor), at(x, conj_factor), at(y, conj_factor), at(after, conj_factor)
     # u as a row of B meets it, and x as a row of C does: Re(C x) = Re C Re x - Im C Im x.
-    doubled, states = at(scratch.ctypes.data, gain), at(scratch[2 * batch * H :].ctypes.data, gain)
+    doubled, states = at(scratch.ctypes.data, conj_factor), at(scratch[2 * batch * H :].ctypes.data, conj_factor)
     if times > 0:
         gates = scratch[2 * batch * (H + P) :]
-        at_times = at(gates.ctypes.data, gain), at(gates[2 * times * P :].ctypes.data, gain)
+        at_times = at(gates.ctypes.data, conj_factor), at(gates[2 * times * P :].ctypes.data, conj_factor)
         _scaled(P, Lambda, times, at(elapsed, 1.0), at(until, 1.0), at_times)
         Lambda, gamma = at_times
     for q in range(batch * H):
@@ -49,32 +50,32 @@ def _mixed(fixed, batch, u, x, y, after, gain, times, elapsed, until, scratch):
             after_re = gamma[g] * re - gamma[g + 1] * im + Lambda[g] * x[q] - Lambda[g + 1] * x[q + 1]
             after_im = gamma[g] * im + gamma[g + 1] * re + Lambda[g] * x[q + 1] + Lambda[g + 1] * x[q]
             after[q], after[q + 1] = after_re, after_im
-            states[q], states[q + 1] = gain * after_re, -gain * after_im
+            states[q], states[q + 1] = conj_factor * after_re, -conj_factor * after_im
     for h in range(H):
         for i in range(batch):
             real, imaginary = _products(C, 2 * h * P, states, 2 * i * P, 2 * P)
             y[i * H + h] = real + imaginary + D[h] * u[i * H + h]
 
 
-def _separate(fixed, batch, u, x, y, after, gain):
-    """after = Lambda x - sum_r P_r Re(Q_r x) + B u, y = gain Re(C after) + D u, a system of its own for each feature.
+def _siso(fixed, batch, u, x, y, after, conj_factor):
+    """after = Lambda x - sum_r P_r Re(Q_r x) + B u, y = conj_factor Re(C after) + D u, a system for each feature.
 
     fixed: P, H, the rank R (0 or more), c and the addresses of Lambda and B (H, P), P and Q (R, H, P), C (c, H, P),
     D (c, H); u (batch, H), y (batch, c, H); x, after (batch, H, P).
     """
     for i in prange(batch):
-        _sample(fixed, i, u, x, y, after, gain)
+        _sample(fixed, i, u, x, y, after, conj_factor)
 
 
 @register_jitable
-def _sample(fixed, i, u, x, y, after, gain):
+def _sample(fixed, i, u, x, y, after, conj_factor):
     P, H, rank, channels = fixed[0], fixed[1], fixed[2], fixed[3]
-    system = at(fixed[4], gain), at(fixed[5], gain), at(fixed[6], gain)
-    Q, C, D = at(fixed[7], gain), at(fixed[8], gain), at(fixed[9], gain)
-    u, x, y, after = at(u, gain), at(x, gain), at(y, gain), at(after, gain)
+    system = at(fixed[4], conj_factor), at(fixed[5], conj_factor), at(fixed[6], conj_factor)
+    Q, C, D = at(fixed[7], conj_factor), at(fixed[8], conj_factor), at(fixed[9], conj_factor)
+    u, x, y, after = at(u, conj_factor), at(x, conj_factor), at(y, conj_factor), at(after, conj_factor)
     size = 2 * H * P
     start = i * size
-    feedback = np.full(rank, gain)
+    feedback = np.full(rank, conj_factor)
     for h in range(H):
         row, given = 2 * h * P, u[i * H + h]
         for r in range(rank):
@@ -85,7 +86,7 @@ def _sample(fixed, i, u, x, y, after, gain):
         _advanced(_SINGLE, system, given, feedback, x, after, start, size, q, row + 2 * P)
         for c in range(channels):
             real, imaginary = _products(C, c * size + row, after, start + row, 2 * P)
-            y[(i * channels + c) * H + h] = gain * (real - imaginary) + D[c * H + h] * given
+            y[(i * channels + c) * H + h] = conj_factor * (real - imaginary) + D[c * H + h] * given
 
 
 def _advanced(lanes, system, given, feedback, x, after, state, size, start, stop):
@@ -171,5 +172,5 @@ def _scaled(P, Lambda, times, elapsed, until, gates):
             gates[1][q + 1] = (growth_im * real - growth_re * imaginary) / square
 
 
-mixed = Kernel(_mixed, uses=(pointers,))
-separate = Kernel(_separate, uses=(pointers,))
+mimo = Kernel(_mimo, uses=(pointers,))
+siso = Kernel(_siso, uses=(pointers,))

@@ -158,10 +158,10 @@ class _VandermondeSum(torch.autograd.Function):
         inner, outer = _tables(w, L, 1 if newest_last else R, sequence.dtype.to_complex(), falling=newest_last)
         Q, M = outer.shape[1], inner.shape[1]
         if newest_last:
-            blocks = tiles_in_blocks(sequence, M, Q)
+            tiles = tiles_in_blocks(sequence, M, Q)
         else:
-            blocks = [F.pad(sequence, (0, Q * M - L)).reshape(H, R * Q, M)]
-        partial = (torch.bmm(tile, _as_real(inner)).view(H, -1, Q, w.shape[1], 2) for tile in blocks)
+            tiles = [F.pad(sequence, (0, Q * M - L)).reshape(H, R * Q, M)]
+        partial = (torch.bmm(tile, _as_real(inner)).view(H, -1, Q, w.shape[1], 2) for tile in tiles)
         return torch.cat([torch.view_as_complex(tile).mul_(outer[:, None]).sum(2) for tile in partial], dim=1)
 
     @staticmethod

@@ -37,26 +37,26 @@ def wide(tensors):
     return [tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in tensors]
 
 
-def mixed(real, P, H):
+def mimo_tensors(real, P, H):
     shapes = [((P,), "complex"), ((P,), "complex"), ((P, H), "complex"), ((H, P), "complex"), (H,)]
     return draws(shapes, real)
 
 
-def mixed_expected(tensors, u, x, gain):
+def mimo_expected(tensors, u, x, conj_factor):
     Lambda, gamma, B, C, D, u, x = wide([*tensors, u, x])
     x = Lambda * x + gamma * (u.to(B.dtype) @ B.T)
-    return gain * (x @ C.T).real + D * u, x
+    return conj_factor * (x @ C.T).real + D * u, x
 
 
 @precisions
 @sizes
 @pytest.mark.parametrize("batch", [0, 1, 2, 5])
-def test_a_mixed_step_is_its_equation(real, P, H, batch):
-    tensors = mixed(real, P, H)
+def test_a_mimo_step_is_its_equation(real, P, H, batch):
+    tensors = mimo_tensors(real, P, H)
     u, x = draw(batch, H, dtype=real), draw(batch, P, dtype=real.to_complex())
     before = u.clone(), x.clone()
-    for gain in (1.0, 2.0):
-        assert_close(MIMOStep(*tensors, gain)(u, x), mixed_expected(tensors, u, x, gain))
+    for conj_factor in (1.0, 2.0):
+        assert_close(MIMOStep(*tensors, conj_factor)(u, x), mimo_expected(tensors, u, x, conj_factor))
     assert torch.equal(u, before[0]) and torch.equal(x, before[1])
 
 
@@ -64,12 +64,12 @@ def test_a_mixed_step_is_its_equation(real, P, H, batch):
 @pytest.mark.parametrize("times", [[0.0], [3.0], [1e5], [0.0, 0.5, 1e5]])
 def test_a_step_at_a_time_is_that_of_the_scaled_system(real, times):
     P, H, batch = 5, 7, 3
-    _, _, B, C, D = mixed(real, P, H)
+    _, _, B, C, D = mimo_tensors(real, P, H)
     Lambda = torch.complex(-1e-4 - 8 * torch.rand(P, dtype=real), draw(P, dtype=real))
     u, x, elapsed = draw(batch, H, dtype=real), draw(batch, P, dtype=real.to_complex()), torch.tensor(times).double()
     Lambda_bar, gamma = discretize_scaled(Lambda.to(torch.complex128), elapsed, torch.ones_like(elapsed))
     y, after, until = MIMOStep(Lambda, None, B, C, D, 2.0).at_time(u, x, elapsed)
-    assert_close([y, after], mixed_expected([Lambda_bar, gamma, B, C, D], u, x, 2.0))
+    assert_close([y, after], mimo_expected([Lambda_bar, gamma, B, C, D], u, x, 2.0))
     assert torch.equal(until, elapsed + 1)
 
 
@@ -77,7 +77,7 @@ def test_a_step_at_a_time_is_that_of_the_scaled_system(real, times):
 @sizes
 @pytest.mark.parametrize("batch", [0, 1, 3])
 @pytest.mark.parametrize(("rank", "channels"), [(0, 1), (1, 1), (2, 1), (0, 3), (1, 2)])
-def test_a_separate_step_is_its_equation(real, P, H, batch, rank, channels):
+def test_a_siso_step_is_its_equation(real, P, H, batch, rank, channels):
     shapes = [((H, P), "complex")] * 2 + [((channels, H, P), "complex"), (channels, H)]
     Lambda, B, C, D = draws(shapes, real)
     P_r, Q = (draw(rank, H, P, dtype=real.to_complex(), seed=seed) for seed in (8, 9))
@@ -109,28 +109,28 @@ def test_samples_shared_between_threads_give_the_same():
 
 
 def test_lazy_and_strided_inputs():
-    tensors = mixed(torch.float64, 3, 4)
+    tensors = mimo_tensors(torch.float64, 3, 4)
     u, x = draw(4, 2).T, draw(2, 3, dtype=torch.complex128).conj()
-    assert_close(MIMOStep(*tensors, 2.0)(u, x), mixed_expected(tensors, u, x, 2.0))
+    assert_close(MIMOStep(*tensors, 2.0)(u, x), mimo_expected(tensors, u, x, 2.0))
     negative = draw(2, 4, dtype=torch.complex128).conj().imag
     assert negative.is_neg()
-    assert_close(MIMOStep(*tensors, 2.0)(negative, x), mixed_expected(tensors, negative, x, 2.0))
+    assert_close(MIMOStep(*tensors, 2.0)(negative, x), mimo_expected(tensors, negative, x, 2.0))
     lazy = [tensor.conj() for tensor in tensors]
-    assert_close(MIMOStep(*lazy, 2.0)(u, x), mixed_expected(lazy, u, x, 2.0))
+    assert_close(MIMOStep(*lazy, 2.0)(u, x), mimo_expected(lazy, u, x, 2.0))
 
 
 def test_tensors_are_read_where_they_lie_and_kept():
-    tensors = mixed(torch.float64, 3, 4)
+    tensors = mimo_tensors(torch.float64, 3, 4)
     step, u, x = MIMOStep(*tensors, 2.0), draw(2, 4), draw(2, 3, dtype=torch.complex128)
     tensors[2].mul_(0.5)
     assert step.reads(tensors[2]) and not step.reads(tensors[2].clone())
-    expected = mixed_expected(tensors, u, x, 2.0)
+    expected = mimo_expected(tensors, u, x, 2.0)
     del tensors
     assert_close(step(u, x), expected)
 
 
 def test_what_a_kernel_cannot_read_is_refused():
-    tensors = mixed(torch.float64, 3, 4)
+    tensors = mimo_tensors(torch.float64, 3, 4)
     with pytest.raises(TypeError, match="one precision"):
         MIMOStep(*tensors[:-1], tensors[-1].float(), 2.0)
     with pytest.raises(TypeError, match="on a CPU"):
