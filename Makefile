@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow bench gpu figures doctor wheel clean
+.PHONY: help install train test test-quick test-slow lint docs bench gpu figures doctor wheel clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,8 +34,23 @@ test: $(STAMP) ## run the fast tests (ARGS="tests/ops -x" to choose)
 	@echo "python -m pytest -m 'not slow' -n auto --dist loadfile $(ARGS)"
 	@$(RUN) -m pytest -m 'not slow' -n auto --dist loadfile $(ARGS)
 
+# Fast files of each room: command line, registry, functions on tensors, measures, models, data, training, comparisons.
+QUICK := tests/test_arguments.py tests/test_registry.py tests/ops/test_discretize.py \
+  tests/hippo/test_hippo_time_scale.py tests/models/test_lru.py tests/data/test_vocabulary_splits.py \
+  tests/training/test_scheduler.py tests/training/test_optim.py tests/compare/test_statistics.py
+
+test-quick: $(STAMP) ## run a few fast files of every room (under a minute)
+	@$(RUN) -m pytest -m 'not slow' -n auto --dist loadfile $(QUICK) $(ARGS)
+
 test-slow: $(STAMP) ## run the tests that take minutes
 	@$(RUN) -m pytest -m slow $(ARGS)
+
+lint: $(STAMP)   ## ruff: lint, and whether the format is the formatter's
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+
+docs: $(STAMP)   ## build the documentation site into site/
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
 
 bench: $(STAMP) ## time scans, kernels and layers beside every installed peer; writes docs/performance.md
 	@$(RUN) -m scripts.bench $(ARGS)

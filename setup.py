@@ -44,6 +44,13 @@ setup(
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100", "mpmath>=1.3"],
+        "docs": [
+            "mkdocs>=1.6,<2",
+            "mkdocs-material>=9.5",
+            "mkdocstrings>=1.0",
+            "mkdocstrings-python>=2.0",
+            "latex2mathml>=3.77",
+        ],
         "sweep": ["hydra-joblib-launcher>=1.2", "hydra-submitit-launcher>=1.2"],
     },
     entry_points={"console_scripts": ["fractal-train=fractal_ssm.train:main"]},

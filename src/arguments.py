@@ -1,4 +1,4 @@
-"""The command line of `python -m train` before Hydra reads it: options and settings in any order, unknown options told.
+"""The command line of `python -m train` before Hydra reads it: options and settings in any order, mistakes refused.
 
 Hydra's parser takes the settings (key=value) from one place only: `experiment=x --cfg job seed=1` ends in
 "unrecognized arguments: seed=1".
@@ -7,6 +7,7 @@ Hydra's parser takes the settings (key=value) from one place only: `experiment=x
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from .errors import UsageError, did_you_mean
@@ -22,8 +23,9 @@ _CHOICES = {
 _CHOICES |= {"-c": _CHOICES["--cfg"], "-i": _CHOICES["--info"]}
 _WITH_VALUE = (
     *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
-    "--experimental-rerun",
 )
+# Hydra has it, but it unpickles the file: whoever wrote the file would run code here.
+_REFUSED = "--experimental-rerun"
 # "all" where none of the choices follows; Hydra would take the setting that does for one.
 _WITH_OPTIONAL_VALUE = ("--info", "-i")
 
@@ -37,12 +39,16 @@ _COMMANDS = (
 )
 _WITH_CFG = (("--resolve",), ("--package", "-p"))
 
+# Hydra's parser takes seconds for a megabyte and fails in recursion at a few hundred brackets.
+_LONGEST_SETTING, _LONGEST_NUMBER, _DEEPEST = 10_000, 400, 50
+
 
 def in_order(arguments: Sequence[str]) -> list[str]:
     """The same arguments, first the options with their values, then the settings, each in the order given.
 
     Raises:
-        UsageError: an option that does not exist, or one without the value that it needs.
+        UsageError: an option that does not exist or lacks its value, options that do not go together, or a setting too
+            long or nested too deep to be meant.
     """
     options: list[str] = []
     settings: list[str] = []
@@ -50,6 +56,7 @@ def in_order(arguments: Sequence[str]) -> list[str]:
     while rest:
         argument = rest.pop(0)
         if not argument.startswith("-"):
+            _check_setting(argument)
             settings.append(argument)
             continue
         options.append(argument)
@@ -64,6 +71,15 @@ def in_order(arguments: Sequence[str]) -> list[str]:
     return options + settings
 
 
+def option_value(arguments: Sequence[str], *names: str) -> str | None:
+    """The value of an option, given as `--name value` or `--name=value`; None where it is not given."""
+    for at, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name in names:
+            return value if equals else arguments[at + 1]
+    return None
+
+
 def _check_together(options: Sequence[str], settings: Sequence[str]) -> None:
     """Refuse options that do nothing without another one, and several that each ask for something else."""
     given = [next((pair for pair in _COMMANDS if name.partition("=")[0] in pair), None) for name in options]
@@ -75,6 +91,8 @@ def _check_together(options: Sequence[str], settings: Sequence[str]) -> None:
         )
     if "--shell-completion" in commands and not any(map(_completion, settings)):
         raise UsageError("--shell-completion takes install=SHELL or uninstall=SHELL, SHELL one of bash, fish, zsh.")
+    if "--resolve" in options and option_value(options, "--cfg", "-c") == "hydra":
+        raise UsageError("--cfg hydra cannot be resolved: its values refer to those of the job. Use --cfg all --resolve.")
     for name in options:
         pair = next((pair for pair in _WITH_CFG if name.partition("=")[0] in pair), None)
         if pair is None or "--cfg" in commands or (pair[0] == "--resolve" and helping):
@@ -82,8 +100,46 @@ def _check_together(options: Sequence[str], settings: Sequence[str]) -> None:
         raise UsageError(f"{pair[0]} changes what --cfg prints and does nothing alone. Add --cfg job.")
 
 
+def _check_setting(setting: str) -> None:
+    """Refuse a setting without a key, and what no one means and Hydra's parser cannot bear."""
+    key, _, value = setting.partition("=")
+    if not key.strip("+~ "):
+        raise UsageError(f"{setting[:60]!r} names no key. A setting is key=value, seed=1; ~key removes one.")
+    if "@" in key and len(setting) <= _LONGEST_SETTING:
+        group = key.partition("@")[0].lstrip("+~")
+        raise UsageError(
+            f"'{key}' puts a group under another key, and the configuration has no such key. Choose it in its own "
+            f"place: {group or 'model'}={value or 'NAME'}"
+        )
+    short = f"{setting[:60]}..."
+    if len(setting) > _LONGEST_SETTING:
+        raise UsageError(
+            f"The setting '{short}' has {len(setting):,} characters; at most {_LONGEST_SETTING:,} are read. Put a long "
+            f"value into a YAML file and add --config-dir FOLDER."
+        )
+    depth = deepest = 0
+    for character in setting:
+        depth += (character in "[({") - (character in "])}")
+        deepest = max(deepest, depth)
+    if deepest > _DEEPEST:
+        raise UsageError(
+            f"The setting '{short}' is nested {deepest} brackets deep; at most {_DEEPEST} are read. Close each bracket "
+            f"that is opened: key=[1,2]."
+        )
+    if digits := re.search(rf"\d{{{_LONGEST_NUMBER + 1},}}", setting):
+        raise UsageError(
+            f"The setting '{short}' holds a number of {len(digits[0]):,} digits; at most {_LONGEST_NUMBER} are read. "
+            f"Write large numbers as 1e9."
+        )
+
+
 def _check(name: str, value: str) -> None:
-    """Refuse an option that Hydra does not have, or a value that it cannot take."""
+    """Refuse an option that does not exist here, or a value that it cannot take."""
+    if name == _REFUSED:
+        raise UsageError(
+            f"{_REFUSED} is refused: it unpickles the file, and a pickle can run any code. Run a configuration again "
+            f"with the settings of its record.json, or go on from its checkpoint: resume=RUN/checkpoints/last.ckpt"
+        )
     known = (*_FLAGS, *_WITH_VALUE, *_WITH_OPTIONAL_VALUE)
     if name not in known:
         key = name.lstrip("-")

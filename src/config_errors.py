@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import io
 import re
 import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import fields, is_dataclass
 from importlib import resources
 
 from hydra.errors import MissingConfigException, OverrideParseException
@@ -14,10 +18,11 @@ from omegaconf.errors import (
     ConfigIndexError,
     ConfigKeyError,
     ConfigTypeError,
-    InterpolationKeyError,
     ValidationError,
 )
 
+from .arguments import option_value
+from .config import Config
 from .errors import UsageError, did_you_mean
 
 _GROUPS = ("model", "dataset", "optimizer", "scheduler", "trainer", "experiment", "budget")
@@ -29,12 +34,51 @@ _TAIL = ("full_key:", "object_type=", "reference_type=")
 _KINDS = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false", "String": "a text"}
 
 
+def brief(message: str) -> str:
+    """The message with long values cut in the middle, at most 20 lines of 1,000 characters."""
+    lines = [_cut(re.sub(r"\S{201,}", lambda word: _cut(word[0], 160), line), 1000) for line in message.splitlines()]
+    return "\n".join(lines if len(lines) <= 20 else [*lines[:19], f"... ({len(lines) - 19} more lines)"])
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length // 2]}... ({len(text):,} characters)"
+
+
+@contextmanager
+def package_found(arguments: Sequence[str]) -> Iterator[None]:
+    """Inside, Hydra shows the --package of a configuration; one that is not there is a UsageError.
+
+    Hydra prints a line and exits with 1.
+    """
+    package = option_value(arguments, "--package", "-p")
+    if package is None:
+        yield
+        return
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    except SystemExit as end:
+        if end.code != 1:
+            raise
+        known = [entry.name for entry in fields(Config)]
+        raise UsageError(
+            f"--package takes a key of the configuration, got {package!r}. Keys: {', '.join(known)}, and those inside "
+            f"them: --package model.layer.{did_you_mean(package, _dotted_keys())}"
+        ) from None
+
+
 def explain(error: BaseException) -> str:
     """One message for an error of composing, with the nearest valid name where a name was wrong."""
+    return brief(_explain(error))
+
+
+def _explain(error: BaseException) -> str:
     # Hydra does not always name the cause; what it was handling when it complained is as good for finding a name.
     for link in _chain(error, contexts=True):
         if isinstance(link, UsageError):
             return str(link)
+        if told := _plain(str(link)):
+            return told
         if isinstance(link, MissingConfigException) and link.missing_cfg_file:
             return _missing_option(link)
         if isinstance(link, OverrideParseException):
@@ -47,13 +91,71 @@ def explain(error: BaseException) -> str:
             return _unknown_key(link, str(error))
         if isinstance(link, ConfigTypeError) and link.full_key and (told := _wrong_type(link, str(error))):
             return _place(str(error)) + told
-        if isinstance(link, InterpolationKeyError) and (missing := re.match(r"Interpolation key '(\w+)'", str(link))):
-            if missing[1] in _GROUPS:
-                return _chosen_by_name(missing[1])
         if twice := re.match(r"Multiple values for (\S+)\. To override a value use 'override \S+ (\S+)'", str(link)):
             group, option = twice.groups()
             return f"'{group}' is among the defaults already. Leave out the '+': {group}={option}"
     return "\n".join(dict.fromkeys(_without_tail(link) for link in _chain(error)))
+
+
+# What Hydra and OmegaConf say in one sentence, and ours; the groups of the pattern are {0}, {1}.
+_SENTENCES = (
+    (
+        r"Ambiguous value for argument '(([^=]+)=(.*))'",
+        "{1} takes one value, got {2}. A list is {1}=[{2}]; to run once for each value add -m.",
+    ),
+    (
+        "Recursive interpolation detected",
+        "A value refers to itself through ${{...}}. Give one of the keys of that loop a plain value, key=value.",
+    ),
+    (
+        r"Interpolation key '([^']+)' not found",
+        "A value refers to ${{{0}}}, and the configuration has no key '{0}'. The keys are shown by --cfg job.{near}",
+    ),
+    (
+        r"Environment variable '([^']+)' not found",
+        "A value refers to the environment variable {0}, which is not set. Set it, or give a default: "
+        "${{oc.env:{0},DEFAULT}}",
+    ),
+    (
+        r"Unsupported interpolation type (\S+)",
+        "A value holds ${{{0}:...}}, and there is no function '{0}'. A key is referred to by its dots: ${{optimizer.lr}}. "
+        "Functions: now, hydra, oc.env, oc.select, oc.create.",
+    ),
+    (
+        r"Cannot find primary config '([^']+)'",
+        "There is no configuration '{0}' for --config-name. The one of this program is 'config': leave the option out. "
+        "One of your own is FOLDER/{0}.yaml with --config-dir FOLDER.",
+    ),
+    (
+        r"Primary config module '([^']+)' not found",
+        "--config-path takes a package with configurations, and there is no '{0}'. Leave it out; files of your own are "
+        "found with --config-dir FOLDER.",
+    ),
+    (
+        r"Additional config directory '([^']+)' not found",
+        "--config-dir takes a folder, and there is none at {0}. Make it, with your files in "
+        "experiment/ or model/, or correct the path.",
+    ),
+)
+
+
+def _plain(text: str) -> str | None:
+    """Our sentence for one of theirs; None for any other."""
+    for pattern, sentence in _SENTENCES:
+        if (found := re.search(pattern, text)) is None:
+            continue
+        if found[0].startswith("Interpolation key") and found[1] in _GROUPS:
+            return _chosen_by_name(found[1])
+        known = _dotted_keys() if found.groups() else ()
+        return sentence.format(*found.groups(), near=did_you_mean(found[1], known) if known else "")
+    return None
+
+
+def _dotted_keys() -> list[str]:
+    """seed, training.batch_size, ...: the keys of the typed root."""
+    parts = {entry.name: entry.default_factory for entry in fields(Config)}
+    inner = {name: fields(part) for name, part in parts.items() if is_dataclass(part)}
+    return [*parts, *(f"{name}.{entry.name}" for name, entries in inner.items() for entry in entries)]
 
 
 def explain_value_error(error: ValueError) -> str | None:
@@ -167,6 +269,11 @@ def _unreadable(override: str) -> str:
 
 def _missing_option(error: MissingConfigException) -> str:
     group, _, option = str(error.missing_cfg_file).partition("/")
+    if group == "hydra" and "/" in option:
+        inner, _, option = option.partition("/")
+        known = sorted(str(name) for name in error.options or ())
+        more = " joblib and submitit_slurm come with pip install 'fractal-ssm[sweep]'." if inner == "launcher" else ""
+        return f"Unknown hydra/{inner} '{option}'. Known: {', '.join(known)}.{did_you_mean(option, known)}{more}"
     known = {str(name) for name in error.options or ()} | set(packaged_options(group))
     if known and not option:
         return _chosen_by_name(group, ", got nothing")

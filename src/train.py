@@ -5,15 +5,17 @@ torch and lightning are imported when a run begins, not before: `--help` and `--
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
 import re
+import shlex
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +27,10 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from .arguments import in_order
-from .config import Config, register_schema, to_yaml, typed
-from .config_errors import explain, explain_value_error
-from .errors import RunFailed, UsageError
+from .arguments import in_order, option_value
+from .config import Config, compose, register_schema, to_yaml, typed
+from .config_errors import brief, explain, explain_value_error, package_found
+from .errors import RunFailed, UsageError, did_you_mean
 from .files import WriteFailed
 from .sweep import held_back, run_job, sweep_table
 from .training.processes import ranks_hidden
@@ -46,21 +48,33 @@ def main() -> None:
     Exit status: 0 after a finished run, 2 for a mistake of the user, 1 for a run that failed or a sweep in which one
     did, 130 after Ctrl-C, 143 after SIGTERM, 138 after SIGUSR1, 129 after SIGHUP.
     """
-    with Signals():
-        status = _main()
+    with Signals(), _hydra_raising() as traceback_wanted:
+        status = _main(traceback_wanted)
     if status:
         sys.exit(status)
 
 
-def _main() -> int:
-    """Run what the command line asks for, and print what went wrong; the exit status."""
-    # Hydra prints composition errors itself and exits, unless this is set: then they come here to be explained.
-    full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
+@contextmanager
+def _hydra_raising() -> Iterator[bool]:
+    """Inside, Hydra raises errors of composing instead of printing them; whether the user wants their traceback."""
+    before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield before == "1"
+    finally:
+        if before is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = before
+
+
+def _main(traceback_wanted: bool) -> int:
+    """Run what the command line asks for, and print what went wrong; the exit status."""
     try:
         _check_working_folder()
         sys.argv = [sys.argv[0], *in_order(sys.argv[1:])]
-        with sweep_table() as sweep:
+        sys.argv += _deletions(sys.argv[1:])
+        with sweep_table() as sweep, package_found(sys.argv[1:]):
             _job()
         sys.stdout.flush()
         return sweep.status
@@ -71,7 +85,7 @@ def _main() -> int:
     except RecursionError:
         return _told("Error: a value is nested too deep, or an interpolation ${...} leads back to itself.", 2)
     except UsageError as error:
-        return _told(f"Error: {error}", 2)
+        return _told(f"Error: {brief(str(error))}", 2)
     except RunFailed as error:
         return _told(f"Stopped: {error}", 1)
     except WriteFailed as error:
@@ -81,12 +95,16 @@ def _main() -> int:
     except Stop as stop:
         return _told(f"Stopped by {name(stop.signum)}.", 128 + stop.signum)
     except (HydraException, OmegaConfBaseException) as error:
-        if full_error:
+        if traceback_wanted:
             raise
         return _told(f"Error: {explain(error)}", 2)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return _told(brief(f"Error: '{error.filename}' is longer than a file's name can be. Choose a shorter one."), 2)
     except ValueError as error:
         message = explain_value_error(error)
-        if full_error or message is None:
+        if traceback_wanted or message is None:
             raise
         return _told(f"Error: {message}", 2)
 
@@ -190,22 +208,54 @@ def build_data(config: Config) -> SequenceData:
 def _drop_leftovers(config: Config, overrides: Sequence[str]) -> None:
     """After model.layer.name=X on the command line: without the options of the files that X does not have.
 
-    Hydra merges, so those of the layer that the files name stay behind. What the user set is kept, and refused later.
+    Hydra merges, so those of the layer that the files name stay behind.
+
+    Raises:
+        UsageError: X lacks an option that the user set.
     """
+    left = _leftovers(config, overrides)
+    for key in left:
+        del config.model["layer"][key]
+    if left:
+        print(f"Left out, since the layer '{config.model['layer']['name']}' has no such option: {', '.join(left)}.")
+
+
+def _leftovers(config: Config, overrides: Sequence[str]) -> list[str]:
     settings = [override.lstrip("+") for override in overrides]
-    layer = config.model.get("layer")
-    if not isinstance(layer, dict) or not any(setting.startswith("model.layer.name=") for setting in settings):
-        return
+    layer, prefix = config.model.get("layer"), "model.layer."
+    if not isinstance(layer, dict) or not any(setting.startswith(f"{prefix}name=") for setting in settings):
+        return []
     from .registry import import_plugins, layers
 
     import_plugins(config.imports)
-    prefix = "model.layer."
+    known = layers.options(layer["name"], ["d_model", "l_max"])
     given = {re.split(r"[.=]", text.removeprefix(prefix))[0] for text in settings if text.startswith(prefix)}
-    left = sorted(set(layer) - {"name"} - given - set(layers.options(layer["name"], ["d_model", "l_max"])))
-    for key in left:
-        del layer[key]
-    if left:
-        print(f"Left out, since the layer '{layer['name']}' has no such option: {', '.join(left)}.")
+    missing = set(layer) - {"name"} - set(known)
+    if wrong := sorted(missing & given):
+        raise UsageError(_without(layer["name"], wrong, known))
+    return sorted(missing)
+
+
+def _without(layer: str, wrong: Sequence[str], known: Sequence[str]) -> str:
+    """The message for options that were set and that the layer lacks, with the command that leaves them out."""
+    texts = tuple(f"model.layer.{key}{end}" for key in wrong for end in "=.")
+    rest = [word for word in sys.argv[1:] if not word.lstrip("+").startswith(texts)]
+    return (
+        f"The layer '{layer}' has no option {' and no option '.join(map(repr, wrong))}. Options: "
+        f"{', '.join(known) or 'none'}.{did_you_mean(wrong[0], known)} Without it: "
+        f"{shlex.join(['python', '-m', 'train', *rest])}"
+    )
+
+
+def _deletions(arguments: Sequence[str]) -> list[str]:
+    """The settings with which --cfg shows the configuration that a run has after `_drop_leftovers`."""
+    settings = [word for word in arguments if not word.startswith("-") and "=" in word]
+    if not {"--cfg", "-c", "--cfg=job", "-c=job"} & set(arguments):
+        return []
+    if not any(setting.lstrip("+").startswith("model.layer.name=") for setting in settings):
+        return []
+    config = compose(settings, option_value(arguments, "--config-dir", "-cd"))
+    return [f"~model.layer.{key}" for key in _leftovers(config, settings)]
 
 
 def _treat_denormals_as_zero() -> None:

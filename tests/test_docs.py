@@ -82,7 +82,7 @@ def test_every_command_of_the_readme_is_accounted_for():
     """make targets exist; train commands are composed above; commands of a plug-in are run; the rest is listed."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
     listed = {
-        "python -m scripts.report my-table runs/sweeps/TIME": "needs a sweep: tests/test_reports.py",
+        "python -m fractal_ssm.compare ablation=measures budget=cpu seeds=5": "hours; its dry run is tested below",
         "python -m fractal_ssm.data status": "tests/data",
         "python -m fractal_ssm.doctor": "tests/test_doctor.py",
         # With an EMA layer that the page leaves to the reader: tests/test_plugins.py.
@@ -95,6 +95,12 @@ def test_every_command_of_the_readme_is_accounted_for():
             assert command.split()[1] in targets
         else:
             assert command in composed or command in listed or "my_pkg.alphas" in command, command
+
+
+def test_the_comparison_of_the_readme_is_planned(tmp_path):
+    (command,) = [command for command in readme_commands() if "fractal_ssm.compare" in command]
+    done = run(command.strip(), tmp_path, "--dry-run")
+    assert done.returncode == 0 and "measures" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, **page_id)

@@ -8,17 +8,27 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 from rich.console import Console
+from rich.progress import ProgressColumn, TimeRemainingColumn
 
 from .table import duration
 
 
 class ProgressBar(RichProgressBar):
-    """Lightning's bar without the logger's version number; it shows loss and accuracy of the epoch so far."""
+    """Lightning's bar in one line of 80 columns: epoch, batches, time left, speed, loss and accuracy so far.
+
+    Each validation prints a line of its own, so that its accuracy need not stand here.
+    """
+
+    def configure_columns(self, trainer: Trainer) -> list[ProgressColumn]:
+        """Lightning's columns with a short bar, and without the time that has passed."""
+        label, bar, batches, _, speed = super().configure_columns(trainer)
+        bar.bar_width = 8
+        return [label, bar, batches, TimeRemainingColumn(), speed]
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """Only what the module logged, under short names: the whole line fits into 80 columns."""
+        """Loss and accuracy of the epoch so far, under short names."""
         metrics = super().get_metrics(trainer, pl_module)
-        return {key.replace("accuracy", "acc"): value for key, value in metrics.items() if key != "v_num"}
+        return {short: metrics[key] for key, short in (("loss", "loss"), ("accuracy", "acc")) if key in metrics}
 
 
 class ProgressLines(Callback):

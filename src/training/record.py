@@ -111,6 +111,7 @@ class Metrics:
         if not self._active or not self.rows:
             return
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         figure = Figure(figsize=(9, 3.5), layout="constrained")
         for axes, quantity in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
@@ -120,6 +121,8 @@ class Metrics:
                 marked = {"marker": "."} if len(rows) <= 100 else {}
                 axes.plot([row["step"] for row in rows], [row[quantity] for row in rows], label=split, **marked | style)
             axes.set(xlabel="step", ylabel=quantity)
+            # There is no step 1.5.
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.grid(alpha=0.3)
         axes.legend()
         figure.suptitle(title)
