@@ -15,7 +15,7 @@ from ..cache import Cache
 from ..cached import CachedData, check_at_least, take
 from ..pixels import PixelSequences
 from ..splits import check_convention, chunks
-from .parameters import FOLDERS, LAW_VERSION, Parameters, parameters
+from .parameters import FOLDERS, LAW_VERSION, parameters
 from .release import expected, find_all, read_images, read_tables
 
 OFFICIAL = 200_000
@@ -40,7 +40,8 @@ class Pathfinder(CachedData):
         center: pixels in [-1, 1] (S4's class default, S4's third version, S5); False gives [0, 1] (S4's maintained
             configs).
         tokenize: grey values 0..255 as token ids instead of one real channel; `center` has no effect then.
-        parameters: "calibrated" or "documented", of generated images; see `parameters.parameters`.
+        contrast: "released" or "documented", of generated images; see `parameters.parameters`.
+        rounds: "first_level" or "each_level", of distractors of generated images; see there.
         seed: of generated images.
     """
 
@@ -62,22 +63,22 @@ class Pathfinder(CachedData):
         split: str = "s4_seed42",
         center: bool = True,
         tokenize: bool = False,
-        parameters: str = "calibrated",
+        contrast: str = "released",
+        rounds: str = "first_level",
         seed: int = 0,
     ):
         super().__init__(data_dir, source, {})
-        self.setting = _setting(resolution, difficulty, parameters)
+        self.setting = parameters(resolution, difficulty, contrast, rounds)
         check_at_least(10, self.name, "n", n, "each split has a sample then")
         check_convention(split)
         self.resolution, self.difficulty, self.n, self.convention = resolution, difficulty, n, split
-        self.center, self.tokenize, self.parameters, self.seed = center, tokenize, parameters, seed
+        self.center, self.tokenize, self.seed = center, tokenize, seed
         self.d_input, self.n_tokens = (None, 256) if tokenize else (1, None)
         self.l_max = resolution**2
         if not 0 <= seed < 1 << 63:
             raise UsageError(f"{self.name} needs a seed in 0 .. 2**63 - 1, got {seed}.")
-        self._changed = [
-            key for key, is_changed in (("parameters", parameters != "calibrated"), ("seed", seed != 0)) if is_changed
-        ]
+        defaults = {"contrast": (contrast, "released"), "rounds": (rounds, "first_level"), "seed": (seed, 0)}
+        self._changed = [option for option, (value, default) in defaults.items() if value != default]
         if source == "release" and self._changed:
             raise UsageError(
                 f"dataset.{self._changed[0]} belongs to generated images and has no effect on dataset.source=release. "
@@ -166,8 +167,3 @@ class PathX(Pathfinder):
     benchmark_resolution = 128
     expected = expected(128, "hard", "pathx")
     __init__ = partialmethod(Pathfinder.__init__, resolution=128)
-
-
-def _setting(resolution: int, difficulty: str, kind: str) -> Parameters:
-    # The option of the same name hides the function in the constructor.
-    return parameters(resolution, difficulty, kind)

@@ -10,6 +10,7 @@ lists of pixels or short rows. Nothing is drawn before an attempt has succeeded.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,6 @@ DEGREES = 360
 # Fixed point. A mask is one at ONE and overshoots it by up to a sixth (Lanczos), which a byte must hold.
 ONE = 200
 OUTSIDE = 255
-BRIGHTNESS = 1 << 16
 WEIGHT = 1 << 20
 # Mask values above this block a seed; a dash collides where its mask and the others add up to COLLISION.
 BLOCKED = round(0.3 * ONE)
@@ -55,9 +55,10 @@ class Work(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """End of a growing curve: last pivot, and the direction and start of the last dash (whose mask is not in M yet)."""
+    """End of a growing curve: last pivot y, x; direction and start of the last dash (whose mask is not in M yet)."""
 
-    pivot: int
+    y: int
+    x: int
     direction: int
     start: int
 
@@ -70,16 +71,18 @@ class Growth(NamedTuple):
     core: np.ndarray
     mask: np.ndarray
     wide: np.ndarray
+    joint: np.ndarray
 
 
 class Maps(NamedTuple):
-    """State that growing a curve changes: random words, mask, widened mask; sums of weights; stride of the maps."""
+    """State that growing a curve changes: random words, mask, widened mask, sums of weights; and the maps' layout."""
 
     rng: np.ndarray
     mask: np.ndarray
     wide: np.ndarray
     total: np.ndarray
     stride: int
+    ring: int
 
 
 @njit(cache=True, nogil=True)
@@ -91,13 +94,13 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
     dash of the two curves; discs: int32 (n, 2, 2) y, x of the two discs.
     Returns False where no pair was found in MAX_ATTEMPTS.
     """
-    maps = Maps(work.rng, work.mask, work.wide, work.total, layout.stride)
+    maps = Maps(work.rng, work.mask, work.wide, work.total, layout.stride, layout.ring)
     for k in range(len(images)):
         seed(work.rng, key, first + k)
         label = below(work.rng, 2)
         margin = below(work.rng, layout.margins)
         grown = tables.numbers[margin], tables.choices[margin], tables.core[margin]
-        growth = Growth(*grown, tables.mask[margin], tables.wide[margin])
+        growth = Growth(*grown, tables.mask[margin], tables.wide[margin], tables.joint[margin])
         attempts = 1
         while not _target_pair(margin, growth, maps, tables, layout, work):
             attempts += 1
@@ -147,11 +150,9 @@ def _target_pair(margin, growth, maps, tables, layout, work):
         if not grown:
             return False
         _note(work.targets[1], i, second)
-    # Beyond the law: curves that end at the same pixel (one pair in 200 at 32 px) leave the label undefined.
-    if first.start == second.start:
-        return False
     # The law adds the last mask of the second curve only.
     _add_mask(second, growth, maps)
+    _clear_ring(work.mask, layout)
     return True
 
 
@@ -168,6 +169,7 @@ def _distractors(margin, growth, maps, tables, layout, work):
             grown, touched = _distractor(margin, growth, maps, tables, layout, work)
             if grown:
                 n_placed += 1
+                _clear_ring(work.mask, layout)
                 _draw_curve(work.distractor, 1, margin, tables, work)
                 break
             if touched:
@@ -200,9 +202,10 @@ def _extend(curve, growth, maps):
     be negative: such candidates are never taken and lower the weight of their neighbours, as in the law.
     """
     choices = growth.choices[curve.direction]
-    pivot = curve.pivot + growth.numbers[curve.direction, 0]
+    y, x = _moved(curve.y, curve.x, growth.joint[curve.direction])
+    pivot = (y + maps.ring) * maps.stride + x + maps.ring
     total = np.int64(0)
-    for i in range(growth.numbers[curve.direction, 1]):
+    for i in range(growth.numbers[curve.direction, 0]):
         blocked = np.int64(maps.wide[pivot + choices[i, 0]])
         if blocked != OUTSIDE:
             total += (ONE - blocked) * choices[i, 2]
@@ -215,11 +218,17 @@ def _extend(curve, growth, maps):
         i = 0
         while maps.total[i] <= level:
             i += 1
-        new = Curve(np.int64(pivot), np.int64(choices[i, 1]), np.int64(pivot + choices[i, 0]))
-        if not _collides(maps.mask, new, growth.core[new.direction], growth.numbers[new.direction, 2]):
+        new = Curve(y, x, np.int64(choices[i, 1]), np.int64(pivot + choices[i, 0]))
+        if not _collides(maps.mask, new, growth.core[new.direction], growth.numbers[new.direction, 1]):
             _add_mask(curve, growth, maps)
             return True, new
     return False, curve
+
+
+@njit(cache=True)
+def _moved(y, x, move):
+    """Pixel y, x after a move, rounded up: see `tables.moved`."""
+    return np.int64(math.ceil(y + move[0])), np.int64(math.ceil(x + move[1]))
 
 
 @njit(cache=True)
@@ -246,6 +255,17 @@ def _raise_to(canvas, patch, middle, stride):
 
 
 @njit(cache=True)
+def _clear_ring(canvas, layout):
+    """Forget the masks outside of the image, which the law cuts off; a seed would find them blocked."""
+    ring, stride = layout.ring, layout.stride
+    canvas[: ring * stride] = 0
+    canvas[(stride - ring) * stride :] = 0
+    for row in range(ring, stride - ring):
+        canvas[row * stride : row * stride + ring] = 0
+        canvas[(row + 1) * stride - ring : (row + 1) * stride] = 0
+
+
+@njit(cache=True)
 def _copy(target, source):
     # In words of eight bytes: byte by byte, this would be most of the time of an attempt.
     target_words, source_words = target.view(np.uint64), source.view(np.uint64)
@@ -259,6 +279,8 @@ def _seed_in_box(margin, tables, layout, work):
     rng, low, high = work.rng, layout.seed_border, layout.size - 1 - layout.seed_border
     for _ in range(DASH_TRIES):
         direction = below(rng, DEGREES)
+        if tables.usable[margin, direction] == 0:
+            break
         top, left = low - tables.reach[margin, direction, 0], low - tables.reach[margin, direction, 2]
         height = high - tables.reach[margin, direction, 1] - top + 1
         width = high - tables.reach[margin, direction, 3] - left + 1
@@ -268,7 +290,7 @@ def _seed_in_box(margin, tables, layout, work):
         placed, curve = _first_dash(y, x, direction, margin, tables, layout)
         if placed:
             return True, y, x, curve
-    return False, 0, 0, Curve(0, 0, 0)
+    return False, 0, 0, Curve(0, 0, 0, 0)
 
 
 @njit(cache=True)
@@ -277,12 +299,11 @@ def _seed_beside(y, x, margin, tables, layout, work):
     for _ in range(DASH_TRIES):
         direction = below(work.rng, DEGREES)
         around = below(work.rng, DEGREES)
-        placed, curve = _first_dash(
-            y + tables.second[around, 0], x + tables.second[around, 1], direction, margin, tables, layout
-        )
+        tail_y, tail_x = np.int64(np.rint(y + tables.second[around, 0])), np.int64(np.rint(x + tables.second[around, 1]))
+        placed, curve = _first_dash(tail_y, tail_x, direction, margin, tables, layout)
         if placed:
             return True, curve
-    return False, Curve(0, 0, 0)
+    return False, Curve(0, 0, 0, 0)
 
 
 @njit(cache=True)
@@ -291,6 +312,8 @@ def _seed_anywhere(margin, tables, layout, work):
     size, ring, stride = layout.size, layout.ring, layout.stride
     for _ in range(DASH_TRIES):
         direction = below(work.rng, DEGREES)
+        if tables.usable[margin, direction] == 0:
+            break
         place = np.int64(-1)
         for _ in range(_GUESSES):
             guess = (below(work.rng, size) + ring) * stride + below(work.rng, size) + ring
@@ -311,19 +334,18 @@ def _seed_anywhere(margin, tables, layout, work):
         placed, curve = _first_dash(y, x, direction, margin, tables, layout)
         if placed:
             return True, curve
-    return False, Curve(0, 0, 0)
+    return False, Curve(0, 0, 0, 0)
 
 
 @njit(cache=True)
 def _first_dash(y, x, direction, margin, tables, layout):
     """(whether the head and pivot of a dash with its tail at y, x lie in the image, the curve)."""
     size, ring, stride = layout.size, layout.ring, layout.stride
-    head_y, head_x = y + tables.head[margin, direction, 0], x + tables.head[margin, direction, 1]
-    pivot_y, pivot_x = y + tables.pivot[margin, direction, 0], x + tables.pivot[margin, direction, 1]
+    head_y, head_x = _moved(y, x, tables.head[margin, direction])
+    pivot_y, pivot_x = _moved(head_y, head_x, tables.back[margin, direction])
     inside = 0 <= min(head_y, head_x, pivot_y, pivot_x) and max(head_y, head_x, pivot_y, pivot_x) < size
-    pivot = (pivot_y + ring) * stride + pivot_x + ring
     start = (y + ring) * stride + x + ring
-    return inside, Curve(np.int64(pivot), np.int64(direction), np.int64(start))
+    return inside, Curve(pivot_y, pivot_x, np.int64(direction), np.int64(start))
 
 
 @njit(cache=True)
@@ -385,8 +407,8 @@ def _from_edges(place, size, edge):
 
 @njit(cache=True)
 def _expose(image, layout, work):
-    """Scale the brightest pixel of the image to 255, rounding down."""
-    brightest = np.int32(1)
+    """Scale the brightest pixel of the image to 255, rounding down; in float64 and this order, as the law does."""
+    brightest = 0.0
     for y in range(layout.size):
         row = (y + layout.ring) * layout.stride + layout.ring
         for x in range(layout.size):
@@ -395,4 +417,4 @@ def _expose(image, layout, work):
         row = (y + layout.ring) * layout.stride + layout.ring
         for x in range(layout.size):
             value = work.canvas[row + x]
-            image[y, x] = 0 if value == 0 else np.int64(value) * 255 // brightest
+            image[y, x] = 0 if value == 0.0 else np.int64(value / brightest * 255.0)
