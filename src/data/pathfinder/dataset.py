@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partialmethod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from ..cache import Cache
 from ..cached import CachedData, check_at_least, take
 from ..pixels import PixelSequences
 from ..splits import check_convention, chunks
-from .parameters import FOLDERS, LAW_VERSION, parameters
+from .parameters import FOLDERS, LAW_VERSION, differences, parameters
 from .release import expected, find_all, read_images, read_tables
 
 OFFICIAL = 200_000
@@ -121,7 +122,28 @@ class Pathfinder(CachedData):
         if self.source == "release":
             raise UsageError(expected(self.resolution, self.difficulty, self.name).missing(self.data_dir))
         recipe = {**self.setting.as_dict(), "seed": self.seed, "law": LAW_VERSION}
-        return self._store({"source": "generated", "recipe": recipe, **common}, self._draw, resumable=True)
+        made = {"source": "generated", "recipe": recipe, **common}
+        self._refuse_older_laws(made)
+        return self._store(made, self._draw, resumable=True)
+
+    def _refuse_older_laws(self, wanted: dict[str, Any]) -> None:
+        """Name a cache of the same set that another law drew: training on it, or beside it, would go unnoticed."""
+        for path in sorted((self.data_dir / "cache" / self.name).glob("generated-*/manifest.json")):
+            try:
+                found = json.loads(path.read_text())["parameters"]
+                same_set = all(found[key] == wanted[key] for key in ("resolution", "difficulty", "n"))
+                recipe = found["recipe"]
+                is_older = same_set and recipe["seed"] == self.seed and recipe["law"] != LAW_VERSION
+            except (OSError, ValueError, KeyError, TypeError):
+                # Not a whole cache; whoever opens it will say so.
+                continue
+            if is_older:
+                raise UsageError(
+                    f"{path.parent} holds {self.title} images of an older law: "
+                    f"{differences(recipe, wanted['recipe'])}. Results on them do not compare with those of this "
+                    f"version. Delete the folder, or move it out of {path.parents[1]}, and run again: the images are "
+                    f"then drawn anew ({self.drawing})."
+                )
 
     def _draw(self, target: Path) -> dict[str, Any]:
         from .generate import Generator, fill

@@ -16,18 +16,20 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from .paint import draw_curve, draw_disc, expose
 from .stream import below, seed
 from .vector import WIDTH, raise_row
 
 # The constants stand here because numba takes a cached result for current as long as this one file is unchanged;
-# after an edit of stream.py or vector.py touch this file as well.
+# after an edit of paint.py, stream.py or vector.py touch this file as well.
 DEGREES = 360
 # Fixed point. A mask is one at ONE and overshoots it by up to a sixth (Lanczos), which a byte must hold.
 ONE = 200
 OUTSIDE = 255
 WEIGHT = 1 << 20
-# Mask values above this block a seed; a dash collides where its mask and the others add up to COLLISION.
-BLOCKED = round(0.3 * ONE)
+# Masks up to FREE leave a place free; a dash collides where its mask and the others add up to COLLISION.
+FREE = 0.3
+BLOCKED = round(FREE * ONE)
 COLLISION = round(1.8 * ONE)
 # A curve ends where less weight than this is left.
 MINIMUM_WEIGHT = round(1e-4 * ONE * WEIGHT)
@@ -107,8 +109,8 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
             if attempts > MAX_ATTEMPTS:
                 return False
         work.canvas[:] = 0
-        _draw_curve(work.targets[0], 0, margin, tables, work)
-        _draw_curve(work.targets[1], 0, margin, tables, work)
+        draw_curve(work.targets[0], 0, margin, tables, work)
+        draw_curve(work.targets[1], 0, margin, tables, work)
         counts[k, 0] = attempts - 1
         counts[k, 1] = _distractors(margin, growth, maps, tables, layout, work)
         counts[k, 2] = margin
@@ -121,9 +123,9 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
         second_disc = first_disc if label == 1 else 1 - first_disc
         discs[k, 0] = targets[k, first_disc, 0, 1:]
         discs[k, 1] = targets[k, second_disc, layout.contour_length - 1, 1:]
-        _draw_disc(discs[k, 0, 0], discs[k, 0, 1], tables, layout, work)
-        _draw_disc(discs[k, 1, 0], discs[k, 1, 1], tables, layout, work)
-        _expose(images[k], layout, work)
+        draw_disc(discs[k, 0, 0], discs[k, 0, 1], tables, layout, work)
+        draw_disc(discs[k, 1, 0], discs[k, 1, 1], tables, layout, work)
+        expose(images[k], layout, work)
         labels[k] = label
     return True
 
@@ -170,7 +172,7 @@ def _distractors(margin, growth, maps, tables, layout, work):
             if grown:
                 n_placed += 1
                 _clear_ring(work.mask, layout)
-                _draw_curve(work.distractor, 1, margin, tables, work)
+                draw_curve(work.distractor, 1, margin, tables, work)
                 break
             if touched:
                 _copy(work.mask, work.mask_before)
@@ -299,7 +301,8 @@ def _seed_beside(y, x, margin, tables, layout, work):
     for _ in range(DASH_TRIES):
         direction = below(work.rng, DEGREES)
         around = below(work.rng, DEGREES)
-        tail_y, tail_x = np.int64(np.rint(y + tables.second[around, 0])), np.int64(np.rint(x + tables.second[around, 1]))
+        tail_y = np.int64(np.rint(y + tables.second[around, 0]))
+        tail_x = np.int64(np.rint(x + tables.second[around, 1]))
         placed, curve = _first_dash(tail_y, tail_x, direction, margin, tables, layout)
         if placed:
             return True, curve
@@ -374,47 +377,3 @@ def _has_room(layout, work):
 def _note(dashes, i, curve):
     dashes[i, 0] = curve.direction
     dashes[i, 1] = curve.start
-
-
-@njit(cache=True)
-def _draw_curve(dashes, contrast, margin, tables, work):
-    for i in range(len(dashes)):
-        direction, start = dashes[i, 0], dashes[i, 1]
-        for k in range(tables.n_line[margin, direction]):
-            at = start + tables.line_at[margin, direction, k]
-            work.canvas[at] = max(work.canvas[at], tables.line[contrast, margin, direction, k])
-
-
-@njit(cache=True)
-def _draw_disc(y, x, tables, layout, work):
-    row, side = tables.marker.shape[0] // 2, tables.marker.shape[0]
-    # The small image that has the disc as far from its edges as the large one has it.
-    i = _from_edges(y, layout.size, row)
-    j = _from_edges(x, layout.size, row)
-    corner = (y - i + layout.ring) * layout.stride + x - j + layout.ring
-    for dy in range(side):
-        for dx in range(side):
-            at = corner + dy * layout.stride + dx
-            work.canvas[at] = max(work.canvas[at], tables.marker[i, j, dy, dx])
-
-
-@njit(cache=True)
-def _from_edges(place, size, edge):
-    if place < edge:
-        return place
-    return max(edge, 2 * edge - (size - 1 - place))
-
-
-@njit(cache=True)
-def _expose(image, layout, work):
-    """Scale the brightest pixel of the image to 255, rounding down; in float64 and this order, as the law does."""
-    brightest = 0.0
-    for y in range(layout.size):
-        row = (y + layout.ring) * layout.stride + layout.ring
-        for x in range(layout.size):
-            brightest = max(brightest, work.canvas[row + x])
-    for y in range(layout.size):
-        row = (y + layout.ring) * layout.stride + layout.ring
-        for x in range(layout.size):
-            value = work.canvas[row + x]
-            image[y, x] = 0 if value == 0.0 else np.int64(value / brightest * 255.0)

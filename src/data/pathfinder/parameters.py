@@ -1,8 +1,9 @@
-"""The numbers behind a Pathfinder image: four sizes, three difficulties, and what is not known for sure of the release."""
+"""The numbers behind a Pathfinder image: four sizes, three difficulties, and options where the release is in doubt."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -61,6 +62,14 @@ class Parameters:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for a manifest (tuples become lists, as JSON would make them)."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """How a recipe differs from the wanted one, in words: "law 1 (wanted: 2), distractors 3 (wanted: 10)"."""
+    keys = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
+    # The law first: with another one the rest matters little.
+    keys.sort(key=lambda key: key != "law")
+    return ", ".join(f"{key} {found.get(key, 'missing')} (wanted: {wanted.get(key, 'none')})" for key in keys)
 
 
 _SIZES: dict[int, dict[str, Any]] = {

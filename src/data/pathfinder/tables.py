@@ -3,7 +3,7 @@
 A dash starts at a pixel and points along one of finitely many directions: the 360 whole degrees for the first dash of a
 curve, then the pixels of the circle on which the next dash may start. So each dash, each mask and each turning weight
 is computed once here, and the kernel only copies short lists of pixels. Masks and weights are integers. Brightness and
-moves are floats, computed in the order of the public generator, since its grey levels and rounded moves show that order.
+moves are floats, computed in the order of the public generator: its grey levels and rounded moves show that order.
 
 Positions are flat indices into a canvas of side `Layout.stride`, which surrounds the image by `Layout.ring` pixels:
 no list of pixels then needs a bounds check.
@@ -20,11 +20,11 @@ import numpy as np
 from PIL import Image, ImageDraw
 from scipy.ndimage import binary_dilation, grey_dilation
 
-from .kernel import BLOCKED, COLLISION, DEGREES, ONE, OUTSIDE, WEIGHT, Work
+from .kernel import BLOCKED, COLLISION, DEGREES, FREE, ONE, OUTSIDE, WEIGHT, Work
 from .parameters import Parameters
 from .vector import WIDTH
 
-FREE = 0.3
+# Grey value of a full line on the drawing canvas.
 WHITE = 255
 
 
@@ -168,7 +168,7 @@ def _of_margin(setting: Parameters, layout: Layout, margin: int, largest: int) -
     cores = [np.stack(_largest_first(np.where(mask >= COLLISION - peak, mask, 0), stride), 1) for mask in masks]
     contrasts = (setting.curve_contrast * setting.paddle_contrast, setting.curve_contrast)
     elements = [_element(mask, length + margin) for _, mask in dashes[:DEGREES]]
-    # The patches of the largest margin are larger by one pixel of mask, and by two of widened mask, per pixel of margin.
+    # On each side, a pixel of margin makes the mask one pixel larger and the widened mask two.
     room = largest - margin
     empty = _frame(setting, layout, outside=0)
     return {
