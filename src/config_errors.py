@@ -118,7 +118,7 @@ _SENTENCES = (
     ),
     (
         r"Unsupported interpolation type (\S+)",
-        "A value holds ${{{0}:...}}, and there is no function '{0}'. A key is referred to by its dots: ${{optimizer.lr}}. "
+        "A value holds ${{{0}:...}}, and there is no function '{0}'. A key is named by its dots: ${{optimizer.lr}}. "
         "Functions: now, hydra, oc.env, oc.select, oc.create.",
     ),
     (

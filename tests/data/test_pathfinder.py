@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import pytest
-from scipy.ndimage import binary_opening, grey_dilation, label
+from scipy.ndimage import binary_opening, grey_dilation
 
 from fractal_ssm.data.pathfinder import tables
 from fractal_ssm.data.pathfinder.generate import Generator, checksum
@@ -18,66 +17,28 @@ from fractal_ssm.errors import UsageError
 
 
 @lru_cache(maxsize=40)
-def draw(size: int, n: int, difficulty: str = "hard", kind: str = "calibrated", seed: int = 0):
-    return Generator(parameters(size, difficulty, kind), seed).draw(0, n)
-
-
-# Released images: mean over 8 of them at 128 px and at 64 px. Simulated: figures of another implementation of the same
-# law, for 32 px with fewer distractors placed than ours would (see README). Columns: mean and standard deviation of the
-# grey values (0..255), shares of pixels above 0 and above 64.
-@pytest.mark.parametrize(
-    ("size", "difficulty", "n", "expected"),
-    [
-        pytest.param(128, "hard", 500, (9.42, 36, 0.161, 0.0519), id="128-released"),
-        pytest.param(128, "hard", 500, (9.36, None, 0.160, 0.0518), id="128-simulated"),
-        pytest.param(64, "hard", 150, (16.15, None, 0.266, 0.1086), id="64-released"),
-        pytest.param(32, "hard", 2000, (22.6, 52.8, 0.414, 0.142), id="32-simulated"),
-        pytest.param(32, "easy", 2000, (14.7, 45.2, 0.279, 0.086), id="32-easy-simulated"),
-        pytest.param(256, "hard", 300, (3.64, 25.0, 0.048, 0.0189), id="256-simulated"),
-    ],
-)
-def test_statistics_agree_with_the_benchmark(size, difficulty, n, expected):
-    images = draw(size, n, difficulty).images
-    measured = (images.mean(), images.std((1, 2)).mean(), (images > 0).mean(), (images > 64).mean())
-    for value, wanted in zip(measured, expected, strict=True):
-        if wanted is not None:
-            assert value == pytest.approx(wanted, rel=0.05)
-
-
-def test_pathx_has_the_components_distractors_and_restarts_of_the_benchmark():
-    drawn = draw(128, 500)
-    components = [label(image > 100, np.ones((3, 3)))[1] for image in drawn.images]
-    assert np.mean(components) == pytest.approx(86.2, rel=0.05)
-    assert drawn.placed.mean() == pytest.approx(14.7, rel=0.05)
-    assert drawn.placed[drawn.margins == 2].mean() == pytest.approx(17.1, rel=0.05)
-    assert drawn.placed[drawn.margins == 3].mean() == pytest.approx(12.9, rel=0.05)
-    assert 150 < drawn.restarts.mean() < 500
-    assert set(drawn.margins) == {2, 3}
-    # Two discs, each with one or two of the brightest pixels, as in the released images.
-    assert 1 <= (drawn.images == 255).sum((1, 2)).mean() <= 4
+def draw(
+    size: int, n: int, difficulty: str = "hard", seed: int = 0, contrast: str = "released", rounds: str = "first_level"
+):
+    return Generator(parameters(size, difficulty, contrast, rounds), seed).draw(0, n)
 
 
 @pytest.mark.parametrize(
-    ("size", "rounds"), [(32, (5, 4, 3)), (64, (11, 8, 6)), (128, (18, 18, 18)), (256, (15, 15, 15))]
+    ("size", "first_level", "each_level"),
+    [(32, 10, (10, 6, 5)), (64, 11, (11, 8, 6)), (128, 18, (18, 12, 9)), (256, 15, (15, 10, 8))],
 )
-def test_rounds_of_distractors(size, rounds):
-    assert tuple(parameters(size, difficulty).distractors for difficulty in CONTOUR_LENGTHS) == rounds
+def test_rounds_of_distractors(size, first_level, each_level):
+    for difficulty, each in zip(CONTOUR_LENGTHS, each_level, strict=True):
+        assert parameters(size, difficulty).distractors == first_level
+        assert parameters(size, difficulty, rounds="each_level").distractors == each
 
 
-def test_rounds_at_64_px_are_the_documented_ones():
-    for difficulty in CONTOUR_LENGTHS:
-        assert parameters(64, difficulty).distractors == parameters(64, difficulty, "documented").distractors
-
-
-def test_every_easy_distractor_at_32_px_finds_a_place():
-    # Why the statistics of ten rounds at hand cannot be those of ten distractors of two dashes: see README.
-    assert Generator(replace(parameters(32, "easy"), distractors=10)).draw(0, 300).placed.mean() > 9.9
-
-
-def test_the_documented_setting_places_fewer_distractors_on_pathx():
-    assert parameters(128, kind="documented").distractors == 9
-    assert parameters(128, kind="documented").curve_contrast == 0.9
-    assert draw(128, 50, kind="documented").placed.mean() < 10
+@pytest.mark.parametrize(
+    ("size", "released", "documented"), [(32, 2.0, 2.0), (64, 0.93, 0.8), (128, 0.82, 0.9), (256, 1.0, 1.0)]
+)
+def test_contrasts(size, released, documented):
+    assert parameters(size).curve_contrast == released
+    assert parameters(size, contrast="documented").curve_contrast == documented
 
 
 @pytest.mark.parametrize("size", [32, 128])
@@ -166,9 +127,11 @@ def test_images_use_the_whole_range_and_curves_keep_off_the_padding(size):
     assert starts[:, :, 1:].max() < size - padding
 
 
-def test_curves_never_end_at_the_same_pixel():
+def test_curves_may_end_at_the_same_pixel():
+    # One pair in 200, as in the public generator, although the label of such an image means little.
     ends = draw(32, 6000).targets[:, :, -1, 1:]
-    assert (ends[:, 0] != ends[:, 1]).any(1).all()
+    share = (ends[:, 0] == ends[:, 1]).all(1).mean()
+    assert 0.002 < share < 0.01
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -184,16 +147,17 @@ def test_an_image_does_not_depend_on_its_company(size):
 def test_seeds_sizes_and_settings_give_other_images():
     sums = {checksum(draw(32, 20, seed=seed).images) for seed in (0, 1, 2**63 - 1)}
     sums |= {checksum(draw(32, 20, difficulty).images) for difficulty in ("easy", "intermediate")}
-    sums.add(checksum(draw(32, 20, kind="documented").images))
+    sums.add(checksum(draw(32, 20, rounds="each_level").images))
     assert len(sums) == 6
+    assert checksum(draw(128, 4, contrast="documented").images) != checksum(draw(128, 4).images)
     # Streams are distinct, not the same labels in another size.
     assert not np.array_equal(draw(32, 64).labels, draw(256, 64).labels)
 
 
 # Change LAW_VERSION together with these: caches drawn before are then recognised as other images.
 FIXED = {
-    32: "44b7a5f3e79d68a962f28a5248275dece3df123fd0591a86228486c33f25f67f",
-    128: "45cc035995a7f28274511bbce2be90b5e3c3b3c3102761bd7a77ae4861ab9482",
+    32: "a0ecca551554914af8ce25ccbdf7c7ed34fcb4d7b3f47463b48c1030c196846d",
+    128: "0bc5fd90572eb37cc8692fae0f2eca394017a556009fe11a002651ff83d8ca0a",
 }
 
 
@@ -237,9 +201,10 @@ def test_contours_have_the_length_of_their_difficulty():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((48, "hard", "calibrated"), "no size 48. Allowed: 32, 64, 128, 256"),
-        ((32, "harder", "calibrated"), "Did you mean 'hard'"),
-        ((32, "hard", "official"), "Known: calibrated, documented"),
+        ((48,), "no size 48. Allowed: 32, 64, 128, 256"),
+        ((32, "harder"), "Did you mean 'hard'"),
+        ((32, "hard", "calibrated"), "Known: documented, released"),
+        ((32, "hard", "released", "first"), "Did you mean 'first_level'"),
     ],
 )
 def test_unknown_settings_are_refused(arguments, message):

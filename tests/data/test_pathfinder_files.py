@@ -102,6 +102,16 @@ def test_shards_of_another_recipe_are_refused(tmp_path, generator, small_shards)
         fill(tmp_path, generator, 30)
 
 
+def test_shards_of_an_older_law_are_refused_in_words(tmp_path, generator, small_shards):
+    fill(tmp_path, generator, 20, workers=1)
+    path = tmp_path / "shards.json"
+    record = json.loads(path.read_text())
+    record["recipe"] |= {"law": 1, "distractors": 3}
+    path.write_text(json.dumps(record))
+    with pytest.raises(UsageError, match=r"law 1 \(wanted: 2\), distractors 3 \(wanted: 10\).*Delete the folder"):
+        fill(tmp_path, generator, 20)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="kills a process")
 def test_a_killed_process_leaves_nothing_half_drawn(tmp_path):
@@ -220,6 +230,35 @@ def test_a_damaged_cache_is_refused(tmp_path):
         Pathfinder(tmp_path, n=20).prepare()
 
 
+def older(manifest: Path, **recipe) -> None:
+    """Make a cache one of another recipe, in its folder's name as well."""
+    content = json.loads(manifest.read_text())
+    content["parameters"]["recipe"] |= recipe
+    manifest.write_text(json.dumps(content))
+    manifest.parent.rename(manifest.parent.with_name("generated-0123456789"))
+
+
+def test_a_cache_of_an_older_law_is_refused_in_words(tmp_path):
+    Pathfinder(tmp_path, n=20).prepare()
+    (manifest,) = tmp_path.glob("cache/pathfinder/generated-*/manifest.json")
+    older(manifest, law=1, distractors=3)
+    words = r"generated-0123456789 holds Pathfinder images of an older law: law 1 \(wanted: 2\), distractors 3 "
+    with pytest.raises(UsageError, match=words + r"\(wanted: 10\).*Delete the folder, or move it"):
+        Pathfinder(tmp_path, n=20).prepare()
+    # Another set, and an image of another seed, are not in its way; nor is what is no cache.
+    Pathfinder(tmp_path, n=21).prepare()
+    Pathfinder(tmp_path, n=20, seed=1).prepare()
+    (tmp_path / "cache/pathfinder/generated-0123456789/manifest.json").write_text("{}")
+    Pathfinder(tmp_path, n=20).prepare()
+
+
+def test_a_cache_of_another_option_is_not_refused(tmp_path):
+    Pathfinder(tmp_path, n=20, rounds="each_level").prepare()
+    data = Pathfinder(tmp_path, n=20)
+    data.prepare()
+    assert data.describe()["recipe"]["distractors"] == 10
+
+
 def test_pathx_is_pathfinder_at_128(tmp_path):
     data = datasets.build({"name": "pathx"}, data_dir=tmp_path)
     assert (data.resolution, data.l_max, data.name) == (128, 16_384, "pathx")
@@ -236,6 +275,9 @@ def test_pathx_is_pathfinder_at_128(tmp_path):
         ({"n": 5}, "n >= 10"),
         ({"split": "random"}, "Unknown split"),
         ({"source": "release", "seed": 3}, "dataset.seed belongs to generated images"),
+        ({"source": "release", "contrast": "documented"}, "dataset.contrast belongs to generated images"),
+        ({"source": "release", "rounds": "each_level"}, "dataset.rounds belongs to generated images"),
+        ({"contrast": "calibrated"}, "Known: documented, released"),
         ({"seed": -1}, "got -1"),
     ],
 )

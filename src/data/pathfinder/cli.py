@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import UsageError
 from ..options import MOST_SAMPLES, check_workers, shown
-from .parameters import CONTOUR_LENGTHS, PARAMETER_SETS, SIZES, parameters
+from .parameters import CONTOUR_LENGTHS, CONTRASTS, ROUNDS, SIZES, parameters
 
 _PIECE = 500
 
@@ -20,7 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, default=32, help=f"side of the images: {sizes} (default: 32)")
     parser.add_argument("--n", type=int, default=1000, help="number of images (default: 1000)")
     parser.add_argument("--difficulty", default="hard", help=f"{', '.join(CONTOUR_LENGTHS)} (default: hard)")
-    parser.add_argument("--parameters", default="calibrated", help=f"{', '.join(PARAMETER_SETS)} (default: calibrated)")
+    parser.add_argument("--contrast", default="released", help=f"{', '.join(CONTRASTS)} (default: released)")
+    parser.add_argument(
+        "--rounds", default="first_level", help=f"of distractors: {', '.join(ROUNDS)} (default: first_level)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="image k of a seed is always the same (default: 0)")
     parser.add_argument("--preview", type=Path, metavar="FILE", help="save the images as a sheet with their labels")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the images in the layout of the release")
@@ -38,7 +41,9 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"A sheet of {options.n} images is too large to look at; give --n 400 or less with --preview.")
     if options.preview and options.preview.suffix.lower() not in (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"):
         raise UsageError(f"--preview saves an image: give it a name like {options.preview.stem or 'sheet'}.png.")
-    generator = Generator(parameters(options.size, options.difficulty, options.parameters), options.seed)
+    generator = Generator(
+        parameters(options.size, options.difficulty, options.contrast, options.rounds), options.seed
+    )
     generator.draw(0, 0)
     if options.preview:
         from .preview import write_sheet

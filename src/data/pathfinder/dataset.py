@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partialmethod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from ..cached import CachedData, take
 from ..options import check_at_least
 from ..pixels import PixelSequences
 from ..splits import check_convention, chunks
-from .parameters import FOLDERS, LAW_VERSION, Parameters, parameters
+from .parameters import FOLDERS, LAW_VERSION, differences, parameters
 from .release import expected, find_all, read_images, read_tables
 
 OFFICIAL = 200_000
@@ -41,7 +42,8 @@ class Pathfinder(CachedData):
         center: pixels in [-1, 1] (S4's class default, S4's third version, S5); False gives [0, 1] (S4's maintained
             configs).
         tokenize: grey values 0..255 as token ids instead of one real channel; `center` has no effect then.
-        parameters: "calibrated" or "documented", of generated images; see `parameters.parameters`.
+        contrast: "released" or "documented", of generated images; see `parameters.parameters`.
+        rounds: "first_level" or "each_level", of distractors of generated images; see there.
         seed: of generated images.
     """
 
@@ -63,22 +65,22 @@ class Pathfinder(CachedData):
         split: str = "s4_seed42",
         center: bool = True,
         tokenize: bool = False,
-        parameters: str = "calibrated",
+        contrast: str = "released",
+        rounds: str = "first_level",
         seed: int = 0,
     ):
         super().__init__(data_dir, source, {})
-        self.setting = _setting(resolution, difficulty, parameters)
+        self.setting = parameters(resolution, difficulty, contrast, rounds)
         check_at_least(10, self.name, "n", n, "each split has a sample then")
         check_convention(split)
         self.resolution, self.difficulty, self.n, self.convention = resolution, difficulty, n, split
-        self.center, self.tokenize, self.parameters, self.seed = center, tokenize, parameters, seed
+        self.center, self.tokenize, self.seed = center, tokenize, seed
         self.d_input, self.n_tokens = (None, 256) if tokenize else (1, None)
         self.l_max = resolution**2
         if not 0 <= seed < 1 << 63:
             raise UsageError(f"{self.name} needs a seed in 0 .. 2**63 - 1, got {seed}.")
-        self._changed = [
-            key for key, is_changed in (("parameters", parameters != "calibrated"), ("seed", seed != 0)) if is_changed
-        ]
+        defaults = {"contrast": (contrast, "released"), "rounds": (rounds, "first_level"), "seed": (seed, 0)}
+        self._changed = [option for option, (value, default) in defaults.items() if value != default]
         if source == "release" and self._changed:
             raise UsageError(
                 f"dataset.{self._changed[0]} belongs to generated images and has no effect on dataset.source=release. "
@@ -121,7 +123,28 @@ class Pathfinder(CachedData):
         if self.source == "release":
             raise UsageError(expected(self.resolution, self.difficulty, self.name).missing(self.data_dir))
         recipe = {**self.setting.as_dict(), "seed": self.seed, "law": LAW_VERSION}
-        return self._store({"source": "generated", "recipe": recipe, **common}, self._draw, resumable=True)
+        made = {"source": "generated", "recipe": recipe, **common}
+        self._refuse_older_laws(made)
+        return self._store(made, self._draw, resumable=True)
+
+    def _refuse_older_laws(self, wanted: dict[str, Any]) -> None:
+        """Name a cache of the same set that another law drew: training on it, or beside it, would go unnoticed."""
+        for path in sorted((self.data_dir / "cache" / self.name).glob("generated-*/manifest.json")):
+            try:
+                found = json.loads(path.read_text())["parameters"]
+                same_set = all(found[key] == wanted[key] for key in ("resolution", "difficulty", "n"))
+                recipe = found["recipe"]
+                is_older = same_set and recipe["seed"] == self.seed and recipe["law"] != LAW_VERSION
+            except (OSError, ValueError, KeyError, TypeError):
+                # Not a whole cache; whoever opens it will say so.
+                continue
+            if is_older:
+                raise UsageError(
+                    f"{path.parent} holds {self.title} images of an older law: "
+                    f"{differences(recipe, wanted['recipe'])}. Results on them do not compare with those of this "
+                    f"version. Delete the folder, or move it out of {path.parents[1]}, and run again: the images are "
+                    f"then drawn anew ({self.drawing})."
+                )
 
     def _draw(self, target: Path) -> dict[str, Any]:
         from .generate import Generator, fill
@@ -167,8 +190,3 @@ class PathX(Pathfinder):
     benchmark_resolution = 128
     expected = expected(128, "hard", "pathx")
     __init__ = partialmethod(Pathfinder.__init__, resolution=128)
-
-
-def _setting(resolution: int, difficulty: str, kind: str) -> Parameters:
-    # The option of the same name hides the function in the constructor.
-    return parameters(resolution, difficulty, kind)

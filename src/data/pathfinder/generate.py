@@ -19,7 +19,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ..progress import progress
-from .parameters import LAW_VERSION, Parameters
+from .parameters import LAW_VERSION, Parameters, differences
 
 # Images per shard: the least that an interruption loses, and what one thread draws without reporting.
 SHARD = 500
@@ -199,12 +199,13 @@ def _drawn(folder: Path, generator: Generator, n: int, pixels: np.ndarray, label
         return {}
     try:
         record = json.loads(path.read_text())
-        same = [record[key] for key in ("recipe", "n", "shard")] == [generator.recipe, n, SHARD]
+        found = {**record["recipe"], "n": record["n"], "shard": record["shard"]}
         digests = record["drawn"]
     except (ValueError, KeyError, TypeError) as error:
         raise _foreign(folder, f"{_SHARDS} cannot be read ({error})") from error
-    if not same:
-        raise _foreign(folder, f"{_SHARDS} names another recipe")
+    wanted = {**generator.recipe, "n": n, "shard": SHARD}
+    if found != wanted:
+        raise _foreign(folder, f"{_SHARDS} names another recipe: {differences(found, wanted)}")
     whole = {}
     for shard in _shards(n):
         digest = digests.get(str(shard.start))

@@ -10,24 +10,26 @@ lists of pixels or short rows. Nothing is drawn before an attempt has succeeded.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
+from .paint import draw_curve, draw_disc, expose
 from .stream import below, seed
 from .vector import WIDTH, raise_row
 
 # The constants stand here because numba takes a cached result for current as long as this one file is unchanged;
-# after an edit of stream.py or vector.py touch this file as well.
+# after an edit of paint.py, stream.py or vector.py touch this file as well.
 DEGREES = 360
 # Fixed point. A mask is one at ONE and overshoots it by up to a sixth (Lanczos), which a byte must hold.
 ONE = 200
 OUTSIDE = 255
-BRIGHTNESS = 1 << 16
 WEIGHT = 1 << 20
-# Mask values above this block a seed; a dash collides where its mask and the others add up to COLLISION.
-BLOCKED = round(0.3 * ONE)
+# Masks up to FREE leave a place free; a dash collides where its mask and the others add up to COLLISION.
+FREE = 0.3
+BLOCKED = round(FREE * ONE)
 COLLISION = round(1.8 * ONE)
 # A curve ends where less weight than this is left.
 MINIMUM_WEIGHT = round(1e-4 * ONE * WEIGHT)
@@ -55,9 +57,10 @@ class Work(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """End of a growing curve: last pivot, and the direction and start of the last dash (whose mask is not in M yet)."""
+    """End of a growing curve: last pivot y, x; direction and start of the last dash (whose mask is not in M yet)."""
 
-    pivot: int
+    y: int
+    x: int
     direction: int
     start: int
 
@@ -70,16 +73,18 @@ class Growth(NamedTuple):
     core: np.ndarray
     mask: np.ndarray
     wide: np.ndarray
+    joint: np.ndarray
 
 
 class Maps(NamedTuple):
-    """State that growing a curve changes: random words, mask, widened mask; sums of weights; stride of the maps."""
+    """State that growing a curve changes: random words, mask, widened mask, sums of weights; and the maps' layout."""
 
     rng: np.ndarray
     mask: np.ndarray
     wide: np.ndarray
     total: np.ndarray
     stride: int
+    ring: int
 
 
 @njit(cache=True, nogil=True)
@@ -91,21 +96,21 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
     dash of the two curves; discs: int32 (n, 2, 2) y, x of the two discs.
     Returns False where no pair was found in MAX_ATTEMPTS.
     """
-    maps = Maps(work.rng, work.mask, work.wide, work.total, layout.stride)
+    maps = Maps(work.rng, work.mask, work.wide, work.total, layout.stride, layout.ring)
     for k in range(len(images)):
         seed(work.rng, key, first + k)
         label = below(work.rng, 2)
         margin = below(work.rng, layout.margins)
         grown = tables.numbers[margin], tables.choices[margin], tables.core[margin]
-        growth = Growth(*grown, tables.mask[margin], tables.wide[margin])
+        growth = Growth(*grown, tables.mask[margin], tables.wide[margin], tables.joint[margin])
         attempts = 1
         while not _target_pair(margin, growth, maps, tables, layout, work):
             attempts += 1
             if attempts > MAX_ATTEMPTS:
                 return False
         work.canvas[:] = 0
-        _draw_curve(work.targets[0], 0, margin, tables, work)
-        _draw_curve(work.targets[1], 0, margin, tables, work)
+        draw_curve(work.targets[0], 0, margin, tables, work)
+        draw_curve(work.targets[1], 0, margin, tables, work)
         counts[k, 0] = attempts - 1
         counts[k, 1] = _distractors(margin, growth, maps, tables, layout, work)
         counts[k, 2] = margin
@@ -118,9 +123,9 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
         second_disc = first_disc if label == 1 else 1 - first_disc
         discs[k, 0] = targets[k, first_disc, 0, 1:]
         discs[k, 1] = targets[k, second_disc, layout.contour_length - 1, 1:]
-        _draw_disc(discs[k, 0, 0], discs[k, 0, 1], tables, layout, work)
-        _draw_disc(discs[k, 1, 0], discs[k, 1, 1], tables, layout, work)
-        _expose(images[k], layout, work)
+        draw_disc(discs[k, 0, 0], discs[k, 0, 1], tables, layout, work)
+        draw_disc(discs[k, 1, 0], discs[k, 1, 1], tables, layout, work)
+        expose(images[k], layout, work)
         labels[k] = label
     return True
 
@@ -147,11 +152,9 @@ def _target_pair(margin, growth, maps, tables, layout, work):
         if not grown:
             return False
         _note(work.targets[1], i, second)
-    # Beyond the law: curves that end at the same pixel (one pair in 200 at 32 px) leave the label undefined.
-    if first.start == second.start:
-        return False
     # The law adds the last mask of the second curve only.
     _add_mask(second, growth, maps)
+    _clear_ring(work.mask, layout)
     return True
 
 
@@ -168,7 +171,8 @@ def _distractors(margin, growth, maps, tables, layout, work):
             grown, touched = _distractor(margin, growth, maps, tables, layout, work)
             if grown:
                 n_placed += 1
-                _draw_curve(work.distractor, 1, margin, tables, work)
+                _clear_ring(work.mask, layout)
+                draw_curve(work.distractor, 1, margin, tables, work)
                 break
             if touched:
                 _copy(work.mask, work.mask_before)
@@ -200,9 +204,10 @@ def _extend(curve, growth, maps):
     be negative: such candidates are never taken and lower the weight of their neighbours, as in the law.
     """
     choices = growth.choices[curve.direction]
-    pivot = curve.pivot + growth.numbers[curve.direction, 0]
+    y, x = _moved(curve.y, curve.x, growth.joint[curve.direction])
+    pivot = (y + maps.ring) * maps.stride + x + maps.ring
     total = np.int64(0)
-    for i in range(growth.numbers[curve.direction, 1]):
+    for i in range(growth.numbers[curve.direction, 0]):
         blocked = np.int64(maps.wide[pivot + choices[i, 0]])
         if blocked != OUTSIDE:
             total += (ONE - blocked) * choices[i, 2]
@@ -215,11 +220,17 @@ def _extend(curve, growth, maps):
         i = 0
         while maps.total[i] <= level:
             i += 1
-        new = Curve(np.int64(pivot), np.int64(choices[i, 1]), np.int64(pivot + choices[i, 0]))
-        if not _collides(maps.mask, new, growth.core[new.direction], growth.numbers[new.direction, 2]):
+        new = Curve(y, x, np.int64(choices[i, 1]), np.int64(pivot + choices[i, 0]))
+        if not _collides(maps.mask, new, growth.core[new.direction], growth.numbers[new.direction, 1]):
             _add_mask(curve, growth, maps)
             return True, new
     return False, curve
+
+
+@njit(cache=True)
+def _moved(y, x, move):
+    """Pixel y, x after a move, rounded up: see `tables.moved`."""
+    return np.int64(math.ceil(y + move[0])), np.int64(math.ceil(x + move[1]))
 
 
 @njit(cache=True)
@@ -246,6 +257,17 @@ def _raise_to(canvas, patch, middle, stride):
 
 
 @njit(cache=True)
+def _clear_ring(canvas, layout):
+    """Forget the masks outside of the image, which the law cuts off; a seed would find them blocked."""
+    ring, stride = layout.ring, layout.stride
+    canvas[: ring * stride] = 0
+    canvas[(stride - ring) * stride :] = 0
+    for row in range(ring, stride - ring):
+        canvas[row * stride : row * stride + ring] = 0
+        canvas[(row + 1) * stride - ring : (row + 1) * stride] = 0
+
+
+@njit(cache=True)
 def _copy(target, source):
     # In words of eight bytes: byte by byte, this would be most of the time of an attempt.
     target_words, source_words = target.view(np.uint64), source.view(np.uint64)
@@ -259,6 +281,8 @@ def _seed_in_box(margin, tables, layout, work):
     rng, low, high = work.rng, layout.seed_border, layout.size - 1 - layout.seed_border
     for _ in range(DASH_TRIES):
         direction = below(rng, DEGREES)
+        if tables.usable[margin, direction] == 0:
+            break
         top, left = low - tables.reach[margin, direction, 0], low - tables.reach[margin, direction, 2]
         height = high - tables.reach[margin, direction, 1] - top + 1
         width = high - tables.reach[margin, direction, 3] - left + 1
@@ -268,7 +292,7 @@ def _seed_in_box(margin, tables, layout, work):
         placed, curve = _first_dash(y, x, direction, margin, tables, layout)
         if placed:
             return True, y, x, curve
-    return False, 0, 0, Curve(0, 0, 0)
+    return False, 0, 0, Curve(0, 0, 0, 0)
 
 
 @njit(cache=True)
@@ -277,12 +301,12 @@ def _seed_beside(y, x, margin, tables, layout, work):
     for _ in range(DASH_TRIES):
         direction = below(work.rng, DEGREES)
         around = below(work.rng, DEGREES)
-        placed, curve = _first_dash(
-            y + tables.second[around, 0], x + tables.second[around, 1], direction, margin, tables, layout
-        )
+        tail_y = np.int64(np.rint(y + tables.second[around, 0]))
+        tail_x = np.int64(np.rint(x + tables.second[around, 1]))
+        placed, curve = _first_dash(tail_y, tail_x, direction, margin, tables, layout)
         if placed:
             return True, curve
-    return False, Curve(0, 0, 0)
+    return False, Curve(0, 0, 0, 0)
 
 
 @njit(cache=True)
@@ -291,6 +315,8 @@ def _seed_anywhere(margin, tables, layout, work):
     size, ring, stride = layout.size, layout.ring, layout.stride
     for _ in range(DASH_TRIES):
         direction = below(work.rng, DEGREES)
+        if tables.usable[margin, direction] == 0:
+            break
         place = np.int64(-1)
         for _ in range(_GUESSES):
             guess = (below(work.rng, size) + ring) * stride + below(work.rng, size) + ring
@@ -311,19 +337,18 @@ def _seed_anywhere(margin, tables, layout, work):
         placed, curve = _first_dash(y, x, direction, margin, tables, layout)
         if placed:
             return True, curve
-    return False, Curve(0, 0, 0)
+    return False, Curve(0, 0, 0, 0)
 
 
 @njit(cache=True)
 def _first_dash(y, x, direction, margin, tables, layout):
     """(whether the head and pivot of a dash with its tail at y, x lie in the image, the curve)."""
     size, ring, stride = layout.size, layout.ring, layout.stride
-    head_y, head_x = y + tables.head[margin, direction, 0], x + tables.head[margin, direction, 1]
-    pivot_y, pivot_x = y + tables.pivot[margin, direction, 0], x + tables.pivot[margin, direction, 1]
+    head_y, head_x = _moved(y, x, tables.head[margin, direction])
+    pivot_y, pivot_x = _moved(head_y, head_x, tables.back[margin, direction])
     inside = 0 <= min(head_y, head_x, pivot_y, pivot_x) and max(head_y, head_x, pivot_y, pivot_x) < size
-    pivot = (pivot_y + ring) * stride + pivot_x + ring
     start = (y + ring) * stride + x + ring
-    return inside, Curve(np.int64(pivot), np.int64(direction), np.int64(start))
+    return inside, Curve(pivot_y, pivot_x, np.int64(direction), np.int64(start))
 
 
 @njit(cache=True)
@@ -352,47 +377,3 @@ def _has_room(layout, work):
 def _note(dashes, i, curve):
     dashes[i, 0] = curve.direction
     dashes[i, 1] = curve.start
-
-
-@njit(cache=True)
-def _draw_curve(dashes, contrast, margin, tables, work):
-    for i in range(len(dashes)):
-        direction, start = dashes[i, 0], dashes[i, 1]
-        for k in range(tables.n_line[margin, direction]):
-            at = start + tables.line_at[margin, direction, k]
-            work.canvas[at] = max(work.canvas[at], tables.line[contrast, margin, direction, k])
-
-
-@njit(cache=True)
-def _draw_disc(y, x, tables, layout, work):
-    row, side = tables.marker.shape[0] // 2, tables.marker.shape[0]
-    # The small image that has the disc as far from its edges as the large one has it.
-    i = _from_edges(y, layout.size, row)
-    j = _from_edges(x, layout.size, row)
-    corner = (y - i + layout.ring) * layout.stride + x - j + layout.ring
-    for dy in range(side):
-        for dx in range(side):
-            at = corner + dy * layout.stride + dx
-            work.canvas[at] = max(work.canvas[at], tables.marker[i, j, dy, dx])
-
-
-@njit(cache=True)
-def _from_edges(place, size, edge):
-    if place < edge:
-        return place
-    return max(edge, 2 * edge - (size - 1 - place))
-
-
-@njit(cache=True)
-def _expose(image, layout, work):
-    """Scale the brightest pixel of the image to 255, rounding down."""
-    brightest = np.int32(1)
-    for y in range(layout.size):
-        row = (y + layout.ring) * layout.stride + layout.ring
-        for x in range(layout.size):
-            brightest = max(brightest, work.canvas[row + x])
-    for y in range(layout.size):
-        row = (y + layout.ring) * layout.stride + layout.ring
-        for x in range(layout.size):
-            value = work.canvas[row + x]
-            image[y, x] = 0 if value == 0 else np.int64(value) * 255 // brightest

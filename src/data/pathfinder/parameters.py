@@ -1,8 +1,9 @@
-"""The numbers behind a Pathfinder image: four sizes, three difficulties, two choices of the uncertain ones."""
+"""The numbers behind a Pathfinder image: four sizes, three difficulties, and options where the release is in doubt."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,10 +16,12 @@ FOLDERS = {
     "intermediate": "curv_contour_length_9",
     "hard": "curv_contour_length_14",
 }
-PARAMETER_SETS = ("calibrated", "documented")
+CONTRASTS = ("released", "documented")
+ROUNDS = ("first_level", "each_level")
 
 # Raised whenever the same seed gives other images than before, so that old caches are recognised.
-LAW_VERSION = 1
+# Law 1 lacked the full-mask element, the refused directions and the unguarded ceil, and misplaced masks at 128 px.
+LAW_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,14 @@ class Parameters:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
 
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """How a recipe differs from the wanted one, in words: "law 1 (wanted: 2), distractors 3 (wanted: 10)"."""
+    keys = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
+    # The law first: with another one the rest matters little.
+    keys.sort(key=lambda key: key != "law")
+    return ", ".join(f"{key} {found.get(key, 'missing')} (wanted: {wanted.get(key, 'none')})" for key in keys)
+
+
 _SIZES: dict[int, dict[str, Any]] = {
     32: dict(
         padding=1, seed_distance=7, marker_radius=1.5, paddle_length=2, paddle_thickness=0.5, paddle_margins=(1,),
@@ -81,27 +92,26 @@ _SIZES: dict[int, dict[str, Any]] = {
 }  # fmt: skip
 SIZES = tuple(_SIZES)
 
-# Dashes that all distractors of one image have together in the documented setting.
-_DOCUMENTED_TOTAL = {32: 20, 64: 22, 128: 35, 256: 30}
-# What agrees with the released images instead (see README): the same total at 64 px, half of it at 32 px; and at the
-# larger sizes the rounds that the easy level would have, at every level.
-_CALIBRATED_TOTAL = {32: 10, 64: 22}
-_CALIBRATED_ROUNDS = {128: 18, 256: 15}
-_CALIBRATED_CONTRAST = {64: 0.93, 128: 0.82}
+# Measured on released images; at the other sizes none was at hand.
+_RELEASED_CONTRAST = {64: 0.93, 128: 0.82}
+# Dashes that all distractors of one image have together. Rounds are these over the distractor length: the public
+# wrapper takes the length of its first level, 2 dashes, for every level. At 32 px the documented division rounds down.
+_DISTRACTOR_DASHES = {32: 20, 64: 22, 128: 35, 256: 30}
 
 
-def parameters(size: int = 32, difficulty: str = "hard", kind: str = "calibrated") -> Parameters:
+def parameters(
+    size: int = 32, difficulty: str = "hard", contrast: str = "released", rounds: str = "first_level"
+) -> Parameters:
     """The setting of the Long Range Arena for one image size and difficulty.
 
     Args:
         size: 32, 64, 128 or 256.
         difficulty: "easy" (6 dashes), "intermediate" (9) or "hard" (14, the benchmark's tasks).
-        kind: "documented" takes the settings that accompany the benchmark's code as they stand: ceil(total /
-            distractor_length) rounds of distractors and the listed contrasts. "calibrated" is what agrees with the
-            released images: at 128 px (18 rounds at every level, contrast 0.82) and 64 px (the documented rounds,
-            contrast 0.93), both against released hard images; at 256 px (15 rounds) and 32 px (half the documented
-            total), where only statistics of another simulation were at hand. It is the default because the set is to
-            stand in for the release: on Path-X the documented setting places half the distractors.
+        contrast: "released", the brightness of the released images at 64 px (0.93) and 128 px (0.82), and elsewhere
+            the documented one; or "documented" everywhere (0.8 and 0.9).
+        rounds: of distractors. "first_level", what the public generator does: 10, 11, 18 and 15 at 32, 64, 128 and 256
+            px, at every difficulty. "each_level", the literal reading of the documentation, which divides by the
+            distractor length of the difficulty: 5, 6, 9 and 8 at the hard level.
     Raises:
         UsageError: a value outside the lists above.
     """
@@ -109,21 +119,22 @@ def parameters(size: int = 32, difficulty: str = "hard", kind: str = "calibrated
         raise UsageError(f"Pathfinder has no size {size}. Allowed: {', '.join(map(str, SIZES))}.")
     if difficulty not in CONTOUR_LENGTHS:
         raise unknown("Pathfinder difficulty", difficulty, CONTOUR_LENGTHS)
-    if kind not in PARAMETER_SETS:
-        raise unknown("Pathfinder parameter set", kind, PARAMETER_SETS)
+    if contrast not in CONTRASTS:
+        raise unknown("Pathfinder contrast", contrast, CONTRASTS)
+    if rounds not in ROUNDS:
+        raise unknown("Pathfinder rounds", rounds, ROUNDS)
     values = dict(_SIZES[size])
+    if contrast == "released":
+        values["curve_contrast"] = _RELEASED_CONTRAST.get(size, values["curve_contrast"])
     contour_length = CONTOUR_LENGTHS[difficulty]
     distractor_length = contour_length // 3
-    total = _DOCUMENTED_TOTAL[size]
-    if kind == "calibrated":
-        values["curve_contrast"] = _CALIBRATED_CONTRAST.get(size, values["curve_contrast"])
-        total = _CALIBRATED_TOTAL.get(size, _CALIBRATED_ROUNDS.get(size, 0) * distractor_length)
-    rounds = math.ceil(total / distractor_length)
+    divisor = distractor_length if rounds == "each_level" else CONTOUR_LENGTHS["easy"] // 3
+    exact = _DISTRACTOR_DASHES[size] / divisor
     return Parameters(
         size=size,
         antialias=2,
         contour_length=contour_length,
         distractor_length=distractor_length,
-        distractors=rounds,
+        distractors=math.floor(exact) if size == 32 else math.ceil(exact),
         **values,
     )

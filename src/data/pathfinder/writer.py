@@ -8,7 +8,7 @@ from pathlib import Path
 from ...errors import UsageError
 from ..progress import progress
 from .generate import Generator, run_shards
-from .parameters import FOLDERS
+from .parameters import FOLDERS, differences
 from .release import GROUP
 
 _RECIPE = "generator.json"
@@ -54,8 +54,13 @@ def _claim(target: Path, generator: Generator) -> None:
         (target / "imgs").mkdir(parents=True, exist_ok=True)
         (target / "metadata").mkdir(exist_ok=True)
         path.write_text(json.dumps(generator.recipe, indent=1) + "\n")
-    elif json.loads(path.read_text()) != generator.recipe:
-        raise UsageError(f"{target} holds images of another recipe (see {path}). Name another folder.")
+        return
+    found = json.loads(path.read_text())
+    if found != generator.recipe:
+        raise UsageError(
+            f"{target} holds images of another recipe: {differences(found, generator.recipe)}. Nothing was changed. "
+            f"Name another folder, or delete this one to write the images anew."
+        )
 
 
 def _table(target: Path, group: range) -> Path:
