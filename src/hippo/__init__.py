@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from ..registry import list_measures, register_measure
-from . import classic, fractional
+from . import classic, fractional  # noqa: F401 (imported for the measures that they register)
 from .derivative import alpha_derivative
 from .diagonal import Diagonal, conjugate_half, diagonalize
 from .imaginary import imaginary_parts

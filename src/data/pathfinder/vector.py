@@ -21,7 +21,6 @@ def raise_row(typing_context, target, at, source, begin):
 
     target, source: contiguous uint8 arrays, seen as flat; at, begin: int64. No bounds are checked.
     """
-    arrays = (types.Array, types.Array)
     if not all(isinstance(array, types.Array) and array.dtype == types.uint8 for array in (target, source)):
         return None
     signature = types.void(target, types.int64, source, types.int64)
