@@ -29,7 +29,7 @@ ALLOWED = {
     "data": {"errors", "jit_cache", "registry", "data"},
     "compare": {
         *("errors", "config", "config_errors", "registry", "train", "data.base", "models.build", "compare"),
-        *("files", "training.record", "training.resume", "training.lock"),
+        *("files", "training.record", "training.resume", "training.lock", "training.table"),
     },
     "training": {
         *("errors", "files", "ranges", "registry", "checkpoint", "config", "training"),

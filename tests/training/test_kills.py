@@ -146,7 +146,8 @@ def dying_in_a_write(monkeypatch: pytest.MonkeyPatch, share: float) -> Iterator[
 
     def save(content, file) -> None:
         if next(saves) == 0:
-            return original(content, file)
+            original(content, file)
+            return
         whole = io.BytesIO()
         original(content, whole)
         file.write(whole.getvalue()[: int(share * whole.tell())])
