@@ -107,6 +107,7 @@ def python(*arguments: str, path: Path, cwd: Path) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.slow
 def test_imports_from_the_command_line(package, tmp_path):
     """The command of the README, with an alpha initialiser, a measure and a dataset from outside."""
     done = python(

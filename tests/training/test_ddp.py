@@ -13,7 +13,6 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from toy_parts import ToySamples
-from training_toys import FOLDER
 
 from fractal_ssm.config import OptimizerConfig
 from fractal_ssm.data.base import Batch
@@ -108,10 +107,10 @@ def worker(rank: int, names: list[str], folder: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["s5", pytest.param("all", marks=pytest.mark.slow)])
-def test_two_processes(tmp_path, monkeypatch, built_in_layers, which):
+def test_two_processes(tmp_path, built_in_layers, which):
     names = built_in_layers if which == "all" else [which]
-    monkeypatch.setenv("PYTHONPATH", str(FOLDER))
-    mp.spawn(worker, args=(names, str(tmp_path)), nprocs=2)
+    # Forks, which need not import torch again.
+    mp.start_processes(worker, args=(names, str(tmp_path)), nprocs=2, start_method="fork")
     found = torch.load(tmp_path / "found.pt", weights_only=True)
 
     samples = ToySamples(16, 0)
