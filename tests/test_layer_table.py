@@ -4,10 +4,9 @@ import re
 
 import pytest
 import torch
+
 from fractal_ssm.registry import layers
-
 from scripts.layer_table import LAYERS, PAGE, TABLES, evaluate, rewrite
-
 
 SLOW = {"totals": pytest.mark.slow}
 
