@@ -92,7 +92,9 @@ def _check_together(options: Sequence[str], settings: Sequence[str]) -> None:
     if "--shell-completion" in commands and not any(map(_completion, settings)):
         raise UsageError("--shell-completion takes install=SHELL or uninstall=SHELL, SHELL one of bash, fish, zsh.")
     if "--resolve" in options and option_value(options, "--cfg", "-c") == "hydra":
-        raise UsageError("--cfg hydra cannot be resolved: its values refer to the job's. Use --cfg all --resolve.")
+        raise UsageError(
+            "--cfg hydra cannot be resolved: its values refer to those of the job. Use --cfg all --resolve."
+        )
     for name in options:
         pair = next((pair for pair in _WITH_CFG if name.partition("=")[0] in pair), None)
         if pair is None or "--cfg" in commands or (pair[0] == "--resolve" and helping):
@@ -148,7 +150,7 @@ def _check(name: str, value: str) -> None:
             f"{did_you_mean(name, known)} A setting is key=value, without dashes: {key}=..."
         )
     choices = _CHOICES.get(name, ())
-    if name in _WITH_VALUE and (not value or choices and value not in choices):
+    if name in _WITH_VALUE and (not value or (choices and value not in choices)):
         wanted = f"one of {', '.join(choices)}" if choices else "a value"
         raise UsageError(f"The option {name} takes {wanted}, {name} {'|'.join(choices) or '...'}, got {value!r}.")
 

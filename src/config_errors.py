@@ -109,32 +109,42 @@ _SENTENCES = (
     ),
     (
         r"Interpolation key '([^']+)' not found",
-        "A value refers to ${{{0}}}, and the configuration has no key '{0}'. The keys are shown by --cfg job.{near}",
+        "A value refers to ${{{0}}}, and the configuration has no key '{0}'. Keys are shown by --cfg job.{near}",
     ),
     (
         r"Environment variable '([^']+)' not found",
-        "A value refers to the environment variable {0}, which is not set. Set it, or give a default: "
-        "${{oc.env:{0},DEFAULT}}",
+        (
+            "A value refers to the environment variable {0}, which is not set. Set it, or give a default: "
+            "${{oc.env:{0},DEFAULT}}"
+        ),
     ),
     (
         r"Unsupported interpolation type (\S+)",
-        "A value holds ${{{0}:...}}, and there is no function '{0}'. A key is named by its dots: ${{optimizer.lr}}. "
-        "Functions: now, hydra, oc.env, oc.select, oc.create.",
+        (
+            "A value holds ${{{0}:...}}: there is no function '{0}'. A key is written with dots, ${{optimizer.lr}}. "
+            "Functions: now, hydra, oc.env, oc.select, oc.create."
+        ),
     ),
     (
         r"Cannot find primary config '([^']+)'",
-        "There is no configuration '{0}' for --config-name. The one of this program is 'config': leave the option out. "
-        "One of your own is FOLDER/{0}.yaml with --config-dir FOLDER.",
+        (
+            "There is no configuration '{0}' for --config-name. The one of this program is 'config': leave the option "
+            "out. One of your own is FOLDER/{0}.yaml with --config-dir FOLDER."
+        ),
     ),
     (
         r"Primary config module '([^']+)' not found",
-        "--config-path takes a package with configurations, and there is no '{0}'. Leave it out; files of your own are "
-        "found with --config-dir FOLDER.",
+        (
+            "--config-path takes a package with configurations, and there is no '{0}'. Leave it out; files of your own "
+            "are found with --config-dir FOLDER."
+        ),
     ),
     (
         r"Additional config directory '([^']+)' not found",
-        "--config-dir takes a folder, and there is none at {0}. Make it, with your files in "
-        "experiment/ or model/, or correct the path.",
+        (
+            "--config-dir takes a folder, and there is none at {0}. Make it, with your files in "
+            "experiment/ or model/, or correct the path."
+        ),
     ),
 )
 
