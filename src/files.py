@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -23,9 +24,12 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     a killed process leaves is for `remove_leftovers`. A link is followed.
 
     Raises:
-        WriteFailed: the operating system refused (no space, quota, read-only, input/output error, no such folder).
+        WriteFailed: the operating system refused (no space, quota, read-only, input/output error, no such folder), or
+            `path` is something else than a file, a device say, whose place no file may take.
     """
     path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        raise WriteFailed(errno.EINVAL, "it is no ordinary file", str(path))
     # A thread's own, so that two writers of one file cannot mix their content.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:

@@ -77,6 +77,15 @@ def test_a_link_is_followed(tmp_path):
     assert (tmp_path / "link").is_symlink() and (tmp_path / "elsewhere" / "file").read_text() == "text"
 
 
+def test_no_file_takes_the_place_of_a_device(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(WriteFailed, match="no ordinary file"):
+        write_text(tmp_path / "pipe", "new")
+    assert not (tmp_path / "pipe").is_file() and list(tmp_path.iterdir()) == [tmp_path / "pipe"]
+    with pytest.raises(WriteFailed, match="no ordinary file"):
+        write_text(tmp_path, "new")
+
+
 def test_leftovers_are_removed_and_nothing_else(tmp_path):
     kept = {".lock", "last.ckpt", ".hidden.tmp", "file.tmp"}
     for name in (*kept, ".last.ckpt.123-456.tmp", ".record.json.1-2.tmp"):
