@@ -233,7 +233,7 @@ class ProxyPathfinder(ProxyData):
 
     The generator is that of `pathfinder` at its easy level, with fewer dashes and other distractors. Short curves leak:
     from the distance of the discs alone a guesser is right 59 % of the time with 6 dashes, 74 % with 4 and 80 % with 3,
-    from both places 75, 90 and 91 % (no distractors); only what lies above that shows that a curve was followed.
+    from the places of both 75, 90 and 91 % (no distractors). Only what lies above that shows that a curve was followed.
 
     Args:
         data_dir: not used; there are no files.

@@ -113,7 +113,7 @@ def test_what_the_distance_of_the_discs_tells(dashes, share):
 
 @pytest.mark.parametrize(("dashes", "share"), [(6, 0.75), (4, 0.90), (3, 0.91)])
 def test_what_the_places_of_the_discs_tell(dashes, share):
-    """The vote of 25 images with similar places; which disc begins a curve is not known, so the central one is first."""
+    """The vote of 25 images with similar places; no disc is known to begin a curve, so the central one is first."""
     drawn, known = Generator(ProxyPathfinder(None, contour_length=dashes).setting).draw(0, 55_000), 50_000
     discs = drawn.discs.astype(float)
     order = np.argsort(((discs - 15.2) ** 2).sum(2), axis=1)
