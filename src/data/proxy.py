@@ -231,12 +231,12 @@ class ProxyPathfinder(ProxyData):
     """Pathfinder at 32 px with short curves: do two discs mark the two ends of one dashed curve? 1,024 steps.
 
     The generator is that of `pathfinder` at its easy level, with fewer dashes and other distractors. Short curves leak:
-    from the distance of the discs alone a guesser is right 59 % of the time with 6 dashes, 72 % with 4 and 80 % with 3
-    (no distractors); only what lies above that shows that a curve was followed.
+    from the distance of the discs alone a guesser is right 59 % of the time with 6 dashes, 74 % with 4 and 80 % with 3,
+    from the places of both 75, 90 and 91 % (no distractors). Only what lies above that shows that a curve was followed.
 
     Args:
         data_dir: not used; there are no files.
-        n_train, n_val, n_test: images, drawn when preparing (20 to 40 us each).
+        n_train, n_val, n_test: images, drawn when preparing (5 to 15 us each).
         contour_length: dashes in each of the two target curves, 2 to 14.
         distractors: further curves of two dashes, at most; 0 to 20.
         seed: of the images.

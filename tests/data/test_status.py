@@ -35,7 +35,7 @@ def test_an_empty_folder(tmp_path):
         assert entry.state == ("not made yet" if drawn else "missing")
         assert ("Nothing to do: drawn at the first run" in entry.advice) == drawn
         assert entry.title in entry.as_text()
-    assert "10 minutes on one core" in entries_of(tmp_path, "pathx")[0].advice
+    assert "6 minutes on one core" in entries_of(tmp_path, "pathx")[0].advice
     (text,) = entries_of(tmp_path, "imdb")
     assert "stand-in" in text.advice and "aclImdb" in text.as_text()
     assert list(tmp_path.iterdir()) == []

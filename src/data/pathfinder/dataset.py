@@ -49,7 +49,7 @@ class Pathfinder(CachedData):
 
     name = "pathfinder"
     title = "Pathfinder"
-    drawing = "200,000 images, 0.2 GB, about a minute on one core"
+    drawing = "200,000 images, 0.2 GB, about half a minute on one core"
     benchmark_resolution: ClassVar[int] = 32
     expected = expected(32, "hard", "pathfinder")
     sources = ("auto", "release", "generated")
@@ -186,7 +186,7 @@ class PathX(Pathfinder):
 
     name = "pathx"
     title = "Path-X"
-    drawing = "200,000 images, 3.3 GB, about 10 minutes on one core, less on several"
+    drawing = "200,000 images, 3.3 GB, about 6 minutes on one core, less on several"
     benchmark_resolution = 128
     expected = expected(128, "hard", "pathx")
     __init__ = partialmethod(Pathfinder.__init__, resolution=128)

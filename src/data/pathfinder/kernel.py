@@ -97,21 +97,27 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
     Returns False where no pair was found in MAX_ATTEMPTS.
     """
     maps = Maps(work.rng, work.mask, work.wide, work.total, layout.stride, layout.ring)
+    rng, usable = work.rng, tables.usable
     for k in range(len(images)):
-        seed(work.rng, key, first + k)
-        label = below(work.rng, 2)
-        margin = below(work.rng, layout.margins)
+        seed(rng, key, first + k)
+        label = below(rng, 2)
+        margin = below(rng, layout.margins)
         grown = tables.numbers[margin], tables.choices[margin], tables.core[margin]
         growth = Growth(*grown, tables.mask[margin], tables.wide[margin], tables.joint[margin])
-        attempts = 1
-        while not _target_pair(margin, growth, maps, tables, layout, work):
-            attempts += 1
-            if attempts > MAX_ATTEMPTS:
+        restarts = 0
+        while True:
+            # Here and not where the dash is placed: most directions are refused at 32 and 64 px, and handing all tables
+            # to a function costs more than the test.
+            direction = below(rng, DEGREES)
+            if usable[margin, direction] and _target_pair(direction, margin, growth, maps, tables, layout, work):
+                break
+            restarts += 1
+            if restarts >= MAX_ATTEMPTS:
                 return False
         work.canvas[:] = 0
         draw_curve(work.targets[0], 0, margin, tables, work)
         draw_curve(work.targets[1], 0, margin, tables, work)
-        counts[k, 0] = attempts - 1
+        counts[k, 0] = restarts
         counts[k, 1] = _distractors(margin, growth, maps, tables, layout, work)
         counts[k, 2] = margin
         for curve in range(2):
@@ -119,7 +125,7 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
                 targets[k, curve, i, 0] = work.targets[curve, i, 0]
                 targets[k, curve, i, 1] = work.targets[curve, i, 1] // layout.stride - layout.ring
                 targets[k, curve, i, 2] = work.targets[curve, i, 1] % layout.stride - layout.ring
-        first_disc = below(work.rng, 2)
+        first_disc = below(rng, 2)
         second_disc = first_disc if label == 1 else 1 - first_disc
         discs[k, 0] = targets[k, first_disc, 0, 1:]
         discs[k, 1] = targets[k, second_disc, layout.contour_length - 1, 1:]
@@ -131,9 +137,9 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
 
 
 @njit(cache=True)
-def _target_pair(margin, growth, maps, tables, layout, work):
-    """One attempt at the two target curves; False as soon as anything fails."""
-    placed, y, x, first = _seed_in_box(margin, tables, layout, work)
+def _target_pair(direction, margin, growth, maps, tables, layout, work):
+    """One attempt at the two target curves, the first in a usable direction; False as soon as anything fails."""
+    placed, y, x, first = _seed_in_box(direction, margin, tables, layout, work)
     if not placed:
         return False
     placed, second = _seed_beside(y, x, margin, tables, layout, work)
@@ -161,14 +167,17 @@ def _target_pair(margin, growth, maps, tables, layout, work):
 @njit(cache=True)
 def _distractors(margin, growth, maps, tables, layout, work):
     """Try every distractor; the number of those that found a place. Draws them."""
-    n_placed = 0
+    n_placed, rng, usable = 0, work.rng, tables.usable
     for _ in range(layout.distractors):
         if not _has_room(layout, work):
             break
         _copy(work.mask_before, work.mask)
         _copy(work.wide_before, work.wide)
         for _ in range(DISTRACTOR_TRIES):
-            grown, touched = _distractor(margin, growth, maps, tables, layout, work)
+            direction = below(rng, DEGREES)
+            if usable[margin, direction] == 0:
+                continue
+            grown, touched = _distractor(direction, margin, growth, maps, tables, layout, work)
             if grown:
                 n_placed += 1
                 _clear_ring(work.mask, layout)
@@ -181,9 +190,9 @@ def _distractors(margin, growth, maps, tables, layout, work):
 
 
 @njit(cache=True)
-def _distractor(margin, growth, maps, tables, layout, work):
+def _distractor(direction, margin, growth, maps, tables, layout, work):
     """One attempt at a distractor: whether it grew to its length, and whether the maps were touched."""
-    placed, curve = _seed_anywhere(margin, tables, layout, work)
+    placed, curve = _seed_anywhere(direction, margin, tables, layout, work)
     if not placed:
         return False, False
     _note(work.distractor, 0, curve)
@@ -276,11 +285,13 @@ def _copy(target, source):
 
 
 @njit(cache=True)
-def _seed_in_box(margin, tables, layout, work):
-    """First dash of the first curve: (success, y, x, curve). Only a border is blocked: the free places are a box."""
+def _seed_in_box(direction, margin, tables, layout, work):
+    """First dash of the first curve: (success, y, x, curve). Only a border is blocked: the free places are a box.
+
+    `direction` is that of the first try; further ones draw their own.
+    """
     rng, low, high = work.rng, layout.seed_border, layout.size - 1 - layout.seed_border
     for _ in range(DASH_TRIES):
-        direction = below(rng, DEGREES)
         if tables.usable[margin, direction] == 0:
             break
         top, left = low - tables.reach[margin, direction, 0], low - tables.reach[margin, direction, 2]
@@ -292,6 +303,7 @@ def _seed_in_box(margin, tables, layout, work):
         placed, curve = _first_dash(y, x, direction, margin, tables, layout)
         if placed:
             return True, y, x, curve
+        direction = below(rng, DEGREES)
     return False, 0, 0, Curve(0, 0, 0, 0)
 
 
@@ -310,11 +322,10 @@ def _seed_beside(y, x, margin, tables, layout, work):
 
 
 @njit(cache=True)
-def _seed_anywhere(margin, tables, layout, work):
-    """First dash of a distractor, uniform over the free places: (success, curve)."""
+def _seed_anywhere(direction, margin, tables, layout, work):
+    """First dash of a distractor, uniform over the free places: (success, curve). `direction`: see `_seed_in_box`."""
     size, ring, stride = layout.size, layout.ring, layout.stride
     for _ in range(DASH_TRIES):
-        direction = below(work.rng, DEGREES)
         if tables.usable[margin, direction] == 0:
             break
         place = np.int64(-1)
@@ -337,6 +348,7 @@ def _seed_anywhere(margin, tables, layout, work):
         placed, curve = _first_dash(y, x, direction, margin, tables, layout)
         if placed:
             return True, curve
+        direction = below(work.rng, DEGREES)
     return False, Curve(0, 0, 0, 0)
 
 
