@@ -23,8 +23,7 @@ _LAUNCHERS = (
     ("torchrun", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
     ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS"),
 )
-# Seconds between two looks at the other processes, and those in which this one may fail by itself: less together than
-# the 5 after which lightning kills everything without a word.
+# Seconds between two looks at the other processes, and those in which this one may fail by itself.
 _LOOK, _GRACE = 0.2, 2.0
 
 
@@ -110,6 +109,10 @@ class Watch:
         """Start looking; nothing without children."""
         if children and not self._children:
             self._children = children
+            for thread in threading.enumerate():
+                # Lightning's looks every 5 seconds, and kills this process without a word. Without children it ends.
+                if getattr(thread, "_child_processes", None) == children:
+                    thread._child_processes = []
             threading.Thread(target=self._look, daemon=True, name="watch").start()
 
     def end(self) -> None:

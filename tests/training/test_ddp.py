@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import nullcontext
 from datetime import timedelta
 
@@ -84,6 +85,8 @@ def accumulate(name: str, rank: int) -> dict[str, torch.Tensor]:
 
 def worker(rank: int, names: list[str], folder: str) -> None:
     torch.set_num_threads(1)
+    # As in a process of its own: here warnings are errors.
+    warnings.simplefilter("default")
     # A file to meet at: a port that was free a moment ago may be somebody else's now.
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timedelta(seconds=120)

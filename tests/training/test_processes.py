@@ -9,6 +9,7 @@ import sys
 import threading
 
 import pytest
+from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 
 from fractal_ssm import UsageError
 from fractal_ssm.train import run
@@ -91,7 +92,12 @@ def test_a_death_is_told_unless_this_process_leaves_by_itself():
     dead.wait()
     told, heard = [], threading.Event()
     watch = Watch(lambda what: (told.append(what), heard.set()))
+    # Lightning's own, which would kill the first process (here, one that is gone).
+    observer = _ChildProcessObserver(dead.pid, [dead], sleep_period=2)
+    observer.start()
     watch.begin([dead])
+    observer.join(60)
+    assert not observer.is_alive()
     assert heard.wait(60)
     assert told == ["Process 1 of 2 was killed by SIGKILL."]
     other = Watch(told.append)
