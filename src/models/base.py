@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from .options import check_flags
 
 _LARGEST_BATCH = 2**31 - 1
 # Factors on the step that float32 can multiply with.
@@ -87,9 +88,12 @@ class SequenceLayer(nn.Module, ABC):
             return "It is bidirectional, so an output depends on later inputs: build it with bidirectional=False."
         return "Call forward on the whole sequence."
 
-    def _check_input(self, u: Tensor, state: Any = None, lengths: Tensor | None = None) -> None:
+    def _check_input(
+        self, u: Tensor, state: Any = None, lengths: Tensor | None = None, return_state: bool = True
+    ) -> None:
         """Refuse a wrong shape before it broadcasts into something plausible."""
         name = type(self).__name__
+        check_flags(name, return_state=return_state)
         self._check_tensor("u", u, f"(batch, length, {self.d_model})")
         if u.dim() != 3 or u.shape[-1] != self.d_model:
             raise UsageError(

@@ -106,7 +106,7 @@ class DiagonalSSM(StatefulLayer):
         return_state: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
         """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, P) complex."""
-        self._check_input(u, state, lengths)
+        self._check_input(u, state, lengths, return_state)
         with full_precision(u.device):
             scale = broadcast_dt_scale(dt_scale, u)
             modes = self._discretise(scale.to(self.D.dtype) if isinstance(scale, Tensor) else scale)

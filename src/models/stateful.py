@@ -149,8 +149,10 @@ class StatefulLayer(SequenceLayer):
             return u.to(self.D.dtype)
         raise wrong_dtype(type(self).__name__, self.D.dtype, u.dtype)
 
-    def _check_input(self, u: Tensor, state: Any = None, lengths: Tensor | None = None) -> None:
-        super()._check_input(u, state, lengths)
+    def _check_input(
+        self, u: Tensor, state: Any = None, lengths: Tensor | None = None, return_state: bool = True
+    ) -> None:
+        super()._check_input(u, state, lengths, return_state)
         self._check_state(state, u.shape[0])
         check_lengths(lengths, u.shape[1])
 

@@ -57,13 +57,21 @@ def discretize(Lambda: Tensor, dt: Tensor, method: str = "zoh") -> tuple[Tensor,
     if torch.compiler.is_compiling():
         return _METHODS[method](Lambda, dt)
     try:
+        return _METHODS[method](Lambda, dt)
+    except RuntimeError:
+        # Only here: torch's broadcast_shapes imports sympy, a second at the first call.
+        _check_shapes(Lambda, dt)
+        raise
+
+
+def _check_shapes(Lambda: Tensor, dt: Tensor) -> None:
+    try:
         torch.broadcast_shapes(Lambda.shape, dt.shape)
     except RuntimeError as error:
         raise UsageError(
             f"discretize broadcasts dt against Lambda, and {tuple(dt.shape)} does not go with {tuple(Lambda.shape)}. "
             f"Give dt as (P,), (B, L, 1) or (B, L, P)."
         ) from error
-    return _METHODS[method](Lambda, dt)
 
 
 def check_method(method: str) -> None:

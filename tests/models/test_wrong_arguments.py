@@ -61,6 +61,12 @@ def test_inputs(layer):
             refused(lambda u=u: layer(u))
 
 
+@every_layer
+def test_return_state(layer):
+    for wrong in (None, 0, 1, "no", [], np.zeros(2), torch.tensor(True)):
+        refused(lambda flag=wrong: layer(draw(2, 9, D_MODEL), return_state=flag), words="return_state")
+
+
 @every_causal_layer
 def test_inputs_of_a_step(causal_layer):
     state = causal_layer.initial_state(2)

@@ -126,3 +126,8 @@ def test_complex_exponentials():
 def test_an_unknown_method_names_the_known_ones():
     with pytest.raises(UsageError, match=r"Unknown discretization 'zho'.*bilinear, zoh.*Did you mean 'zoh'"):
         discretize(one(-1.0), torch.tensor([0.1]), "zho")
+
+
+def test_steps_that_do_not_fit_are_refused():
+    with pytest.raises(UsageError, match=r"\(2, 3\) does not go with \(2,\)"):
+        discretize(torch.full((2,), -1 + 1j), torch.rand(2, 3))

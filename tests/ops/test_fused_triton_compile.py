@@ -27,13 +27,14 @@ def test_all_blocks_the_launcher_can_choose(target):
 def test_the_rule():
     """Off by default; on, for constant gates in single precision, long sequences and at most 256 features."""
     from fractal_ssm.ops.ssm import triton as triton_backend
+    from fractal_ssm.ops.ssm.arguments import Arguments
 
     def applies(length=4096, features=128, out_features=128, modes=64, dtype=torch.float32, gates=1):
         full = torch.promote_types(dtype, torch.complex64)
         with torch.device("meta"):
             u, a = torch.empty(4, length, features, dtype=dtype), torch.empty(1, gates, modes, dtype=full)
             B_bar, C = torch.empty(modes, features, dtype=full), torch.empty(out_features, modes, dtype=full)
-        return triton_backend.applies(u, a, B_bar, C)
+        return triton_backend.applies(Arguments(u, a, B_bar, C))
 
     assert not triton_backend.FUSED and not applies()
     with pytest.MonkeyPatch.context() as patch:

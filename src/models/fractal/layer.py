@@ -214,7 +214,7 @@ class Fractal(DiagonalSSM):
         """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, P), or a ScaledState for ltv."""
         if self.time == "lti":
             return super().forward(u, state, lengths, dt_scale, return_state)
-        self._check_input(u, state, lengths)
+        self._check_input(u, state, lengths, return_state)
         x0, elapsed = (None, self.D.new_zeros(1, dtype=torch.float64)) if state is None else state
         with full_precision(u.device):
             lasting = durations(broadcast_dt_scale(dt_scale, u), u.shape[1], u.device)

@@ -85,7 +85,7 @@ class SISOLayer(StatefulLayer):
         return_state: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
         """The layer over a sequence; see `SequenceLayer.forward`. y is (B, L, c H), the state x (B, H, P) complex."""
-        self._check_input(u, state, lengths)
+        self._check_input(u, state, lengths, return_state)
         scale = broadcast_dt_scale(dt_scale, u)
         refuse_transforms(type(self).__name__)
         if u.shape[0] == 0:

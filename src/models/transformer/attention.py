@@ -93,7 +93,7 @@ class Attention(SequenceLayer):
         return_state: bool = True,
     ) -> tuple[Tensor, Cache | None]:
         """See `SequenceLayer.forward`; `dt_scale`, per sample and per position too, stretches rotary distances."""
-        self._check_input(u, state, lengths)
+        self._check_input(u, state, lengths, return_state)
         self._check_dtype(u)
         self._check_state(state, u.shape[0])
         check_lengths(lengths, u.shape[1])

@@ -58,9 +58,7 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None, ba
     require_given("convolve", u=u, kernel=kernel)
     require_tensors("convolve", reverse_kernel=reverse_kernel)
     _check(u, kernel, reverse_kernel)
-    # Too few features slow the native way down; whoever names it gets it.
-    limits = {"native": "few features"} if backend == "auto" and u.shape[2] < _NATIVE_FEATURES else None
-    backend = choose("convolve", backend, u, limits)
+    backend = choose("convolve", backend, u, avoid=("native",) if u.shape[2] < _NATIVE_FEATURES else ())
     if torch.compiler.is_compiling():
         return convolve_op(u, kernel, reverse_kernel, backend)
     with torch.autocast(u.device.type, enabled=False):

@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -61,8 +61,10 @@ def check(operation: str, backend: str) -> None:
     Raises:
         UsageError: with the reason and what to do.
     """
-    if not isinstance(backend, str) or backend != "auto":
-        _named(OPERATIONS[operation], backend, obstacle(backend, None), "here")
+    row = OPERATIONS[operation]
+    _require_known(row, backend)
+    if backend != "auto":
+        _require_able(row, backend, obstacle(backend, None), "here")
 
 
 def choose(
@@ -71,6 +73,7 @@ def choose(
     at: Tensor | torch.device,
     limits: Mapping[str, str] | None = None,
     proof: Case | None = None,
+    avoid: Collection[str] = (),
 ) -> str:
     """The backend to run.
 
@@ -80,20 +83,22 @@ def choose(
         at: a tensor of the computation, or its device where tensors without memory are as good.
         limits: backends that these arguments do not suit, with the reason.
         proof: the small case by which Triton kernels prove themselves before their first use on a GPU.
+        avoid: backends that "auto" passes over, since these arguments slow them down.
     Raises:
         UsageError: an unknown name, a named backend that cannot run, or an operation that no open transform can follow;
             the message gives the reason and the remedy.
     """
     row = OPERATIONS[operation]
+    _require_known(row, backend)
     device = at if isinstance(at, torch.device) else at.device
     if transform_active() and "reference" not in row.backends:
         refuse_transforms(row.label)
-    if isinstance(backend, str) and backend == "auto":
-        return _automatic(row, at, device, limits or {}, proof)
+    if backend == "auto":
+        return _automatic(row, at, device, {*(limits or ()), *avoid}, proof)
     reason = (limits or {}).get(backend, "") or obstacle(backend, device.type)
     if not reason and backend == "triton":
         reason = _doubt(row, device, proof)
-    _named(row, backend, reason, f"on {device.type}")
+    _require_able(row, backend, reason, f"on {device.type}")
     if transform_active() and backend != "reference":
         raise UsageError(
             f"backend='{backend}' of {row.label} has derivatives of its own, which forward-mode derivatives and "
@@ -137,21 +142,25 @@ def _find_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def _named(row: Operation, backend: str, reason: str, where: str) -> None:
-    if not isinstance(backend, str) or backend not in row.backends:
-        raise unknown(f"backend of {row.label}", backend, ("auto", *row.backends))
+def _require_known(row: Operation, backend: str) -> None:
+    names = ("auto", *row.backends)
+    if not isinstance(backend, str) or backend not in names:
+        raise unknown(f"backend of {row.label}", backend, names)
+
+
+def _require_able(row: Operation, backend: str, reason: str, where: str) -> None:
     if reason:
         raise UsageError(f"backend='{backend}' of {row.label} cannot run {where}: {reason}. Or use backend='auto'.")
 
 
 def _automatic(
-    row: Operation, at: Tensor | torch.device, device: torch.device, limits: Mapping[str, str], proof: Case | None
+    row: Operation, at: Tensor | torch.device, device: torch.device, avoid: Collection[str], proof: Case | None
 ) -> str:
     if transform_active():
         return "reference"
     preferred = row.preferred.get(device.type, "torch")
     # What does not suit these arguments is no news, and code that reads memory needs some.
-    if preferred in limits or (preferred == "native" and isinstance(at, Tensor) and not has_memory(at)):
+    if preferred in avoid or (preferred == "native" and isinstance(at, Tensor) and not has_memory(at)):
         return "torch"
     reason = obstacle(preferred, device.type)
     if not reason and preferred == "triton":

@@ -51,11 +51,11 @@ def test_wrapped_kernel_and_gradients(length, rank, directions):
         torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-8, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_blocks_of_features_give_the_same(monkeypatch):
+def test_tiles_of_features_give_the_same(monkeypatch):
     values = draw(H=5)
     whole = dplr_response(*values, 16, "torch")
     gradients = torch.autograd.grad(whole.abs().square().sum(), values)
-    monkeypatch.setattr(cauchy, "_CPU_BLOCK", 2 * 3 * 9)
+    monkeypatch.setattr(cauchy, "_CPU_TILE", 2 * 3 * 9)
     blocks = dplr_response(*values, 16, "torch")
     torch.testing.assert_close(blocks, whole)
     for a, b in zip(torch.autograd.grad(blocks.abs().square().sum(), values), gradients, strict=True):
