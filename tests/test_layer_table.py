@@ -32,6 +32,8 @@ def test_a_page_without_the_marks_is_refused():
         rewrite("a page without tables", TABLES)
 
 
+# Dynamo makes an instance of every autograd function that it traces, and torch warns of that.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_what_compiles_in_one_graph(built_in_layers):
     """The list of the page, and no other layer."""
     (named,) = re.findall(r"torch.compile takes in one graph: (.*?)\.", PAGE.read_text(), flags=re.S)
