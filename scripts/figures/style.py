@@ -27,6 +27,7 @@ MEASURE_COLOURS = {
     "fractional": "#D55E00",
     "fractional-tau": "#0072B2",
     "fractional-galerkin": "#009E73",
+    "fractional-normal": "#CC79A7",
 }
 MEASURE_NAMES = {
     "legs": "LegS",
@@ -37,6 +38,7 @@ MEASURE_NAMES = {
     "fractional": "fractional (paper)",
     "fractional-tau": "fractional-tau",
     "fractional-galerkin": "fractional-galerkin",
+    "fractional-normal": "fractional-normal",
 }
 
 

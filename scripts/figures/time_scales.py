@@ -16,6 +16,8 @@ CURVES = (
     ("fractional", {"alpha": 0.9}, "normal", r"fractional (paper), normal part, $\alpha = 0.9$", (0, (4, 2))),
     ("fractional-tau", {"alpha": 0.5}, "spectrum", r"fractional-tau, $\alpha = 0.5$", "-"),
     ("fractional-galerkin", {"alpha": 0.5}, "spectrum", r"fractional-galerkin, $\alpha = 0.5$", "-"),
+    ("fractional-normal", {"alpha": 0.5}, "spectrum", r"fractional-normal, $\alpha = 0.5$", "-"),
+    ("fractional-normal", {"alpha": 0.9}, "spectrum", r"fractional-normal, $\alpha = 0.9$", (0, (4, 2))),
     ("legt", {}, "spectrum", r"LegT, $\theta = 1$", "-"),
     ("fourier", {}, "spectrum", r"Fourier, $\theta = 1$", "-"),
     ("lagt", {}, "spectrum", "LagT", "-"),
