@@ -1,5 +1,5 @@
 """The scan kernels on real numbers against the double-precision loop. The interpreter takes half a millisecond a
-scanned element, so tiles are tiny here; that also puts several tiles and chunks into short sequences. The lengths around
+scanned element, so tiles are tiny here; that also puts several tiles and chunks into short sequences. Lengths around
 those of a tile and a chunk are tried on complex numbers."""
 
 import pytest
