@@ -157,7 +157,7 @@ def _peak(case: Case, name: str) -> float:
 
 
 def _print_peak(text: str, name: str) -> None:
-    case = eval(text, {"Case": Case})  # noqa: S307  our own repr, passed by `_peak`
+    case = eval(text, {"Case": Case})  # our own repr, passed by `_peak`
     if case.kind == "training":
         print(steps.peak_over_idle(case.shape, name))
         return

@@ -180,7 +180,7 @@ def test_a_layer_on_the_meta_device_has_shapes_or_says_no(case):
     layer = build(case).to("meta")
     u = torch.zeros(2, 9, D_MODEL, dtype=torch.float64, device="meta")
     try:
-        y, state = layer(u)
+        y, _ = layer(u)
         assert y.shape == (2, 9, layer.d_output)
     except UsageError as error:
         assert "meta" in str(error)

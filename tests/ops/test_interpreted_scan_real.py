@@ -4,4 +4,4 @@ from interpreted import check
 
 
 def test_in_the_interpreter():
-    check("scan_real", least=48)
+    check("scan_real", least=24)

@@ -54,7 +54,6 @@ def deviations(tensors, which=(True, True), lengths=None, reverse=False, conj_sy
 
 def gradients(outputs, tensors, seeds, which):
     chosen = [(y, seed.to(y.dtype)) for y, seed, take in zip(outputs, seeds, which, strict=True) if take]
-    found = torch.autograd.grad(
+    return torch.autograd.grad(
         [y for y, _ in chosen], tensors, [seed for _, seed in chosen], allow_unused=True, materialize_grads=True
     )
-    return found

@@ -67,7 +67,8 @@ def test_as_exact_as_torch_in_single_precision(name):
     ours, theirs, count = FUNCTIONS[name]
     given, g = inputs((3, 200, 100), count, torch.float32), draw(3, 200, 100, seed=9, dtype=torch.float32)
     exact = results(theirs, [t.detach().double().requires_grad_() for t in given], g)
-    for mine, torchs in zip(relative_errors(ours, exact, given, g), relative_errors(theirs, exact, given, g)):
+    errors = (relative_errors(function, exact, given, g) for function in (ours, theirs))
+    for mine, torchs in zip(*errors, strict=True):
         assert mine <= 3 * torchs
 
 

@@ -166,5 +166,5 @@ def test_compiled_without_a_graph_break():
 def test_forward_mode_follows_the_reference():
     u, *rest = (t.detach() for t in inputs())
     tangent = torch.randn_like(u)
-    y, found = torch.func.jvp(lambda u: bidirectional_ssm(u, *rest), (u,), (tangent,))
+    _, found = torch.func.jvp(lambda u: bidirectional_ssm(u, *rest), (u,), (tangent,))
     torch.testing.assert_close(found, bidirectional_ssm(tangent, *rest), rtol=1e-10, atol=1e-10)
