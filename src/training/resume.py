@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from ..checkpoint import check_entries, read_checkpoint
 from ..config import Config
@@ -101,6 +103,53 @@ def check_same_run(checkpoint: Mapping[str, Any], config: Config, world: int | N
             + "\n".join(differences)
             + "\nRepeat the command of that run with resume=... added, or start a new run without it."
         )
+
+
+def check_optimizer(checkpoint: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Refuse moments that are not those of the parameters: AdamW's fused kernel reads as far as the parameter goes.
+
+    A parameter without moments has had no gradient yet.
+
+    Args:
+        groups: of `parameter_groups`.
+        path: of the checkpoint, for the message.
+    Raises:
+        UsageError: no optimizer or schedule, or several; moments that are missing or of another shape.
+    """
+    wrong = [
+        f"{key} holds {len(checkpoint[key])} states, 1 is needed"
+        for key in ("optimizer_states", "lr_schedulers")
+        if len(checkpoint[key]) != 1
+    ]
+    if not wrong and (place := _wrong_moments(checkpoint["optimizer_states"][0], groups)):
+        wrong = [f"the optimizer's moments of {place} are missing or of another shape"]
+    if wrong:
+        raise UsageError(
+            f"{path} cannot be restored: {', '.join(wrong)}. It is damaged or was made by another program. "
+            f"{other_checkpoints(path)}"
+        )
+
+
+def _wrong_moments(state: Any, groups: Sequence[Mapping[str, Any]]) -> str | None:
+    """Name of the first parameter whose moments do not fit; other damage is found as torch loads the state."""
+    try:
+        places = [place for group in state["param_groups"] for place in group["params"]]
+        moments = state["state"]
+        names = [name for group in groups for name in group["param_names"]]
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        for place, name, parameter in zip(places, names, parameters, strict=False):
+            own = moments.get(place)
+            if own and not all(_is_shaped(own.get(key), parameter.shape) for key in ("exp_avg", "exp_avg_sq")):
+                return name
+            if own and not _is_shaped(own.get("step"), ()):
+                return name
+    except (AttributeError, KeyError, TypeError):
+        return None
+    return None
+
+
+def _is_shaped(value: Any, shape: Sequence[int]) -> bool:
+    return isinstance(value, Tensor) and tuple(value.shape) == tuple(shape)
 
 
 def _differences(path: str, before: Any, after: Any) -> list[tuple[str, Any, Any]]:

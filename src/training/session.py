@@ -30,7 +30,7 @@ from .processes import Watch, children_of, is_first
 from .progress import ProgressBar, ProgressLines
 from .record import Metrics, Record, device_name, earlier_parts, environment, peak_memory, read_record
 from .requeue import requeue
-from .resume import check_same_run, load_checkpoint, other_checkpoints
+from .resume import check_optimizer, check_same_run, load_checkpoint, other_checkpoints
 from .seeding import seed_all
 from .signals import Interrupted, Signals, Stop, name
 from .table import group_table, result_table, summary
@@ -328,6 +328,7 @@ class Session:
 
     def _continue(self, checkpoint: Mapping[str, Any], world: int, steps: int) -> None:
         check_same_run(checkpoint, self.config, world)
+        check_optimizer(checkpoint, self._module.groups, self.config.resume)
         if checkpoint["global_step"] > steps:
             raise UsageError(
                 f"The checkpoint is at step {checkpoint['global_step']}, and the run would end at step {steps}. "

@@ -141,6 +141,17 @@ def damage(path: Path, how: str) -> None:
         torch.save({**load_checkpoint(path), "loops": {"fit_loop": 3}}, path)
     elif how == "optimizer":
         torch.save({**load_checkpoint(path), "optimizer_states": [{"state": {}}]}, path)
+    elif how in ("no moments", "no schedule"):
+        key = "optimizer_states" if how == "no moments" else "lr_schedulers"
+        torch.save({**load_checkpoint(path), key: []}, path)
+    elif how in ("exp_avg", "exp_avg_sq", "step"):
+        stored = load_checkpoint(path)
+        stored["optimizer_states"][0]["state"][0][how] = torch.zeros(1, 1, 1, 1)
+        torch.save(stored, path)
+    elif how == "a moment":
+        stored = load_checkpoint(path)
+        del stored["optimizer_states"][0]["state"][0]["exp_avg"]
+        torch.save(stored, path)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +167,13 @@ def damage(path: Path, how: str) -> None:
         ("weights", "cannot be restored"),
         ("loops", "cannot be restored"),
         ("optimizer", "cannot be restored"),
+        ("no moments", "optimizer_states holds 0 states, 1 is needed"),
+        ("no schedule", "lr_schedulers holds 0 states, 1 is needed"),
+        # Not left to torch: its fused kernel reads and writes beyond a tensor that is too small.
+        ("exp_avg", "are missing or of another shape"),
+        ("exp_avg_sq", "are missing or of another shape"),
+        ("step", "are missing or of another shape"),
+        ("a moment", "are missing or of another shape"),
     ],
 )
 def test_a_damaged_checkpoint_beside_a_good_one(toy_config, copy, how, words):
