@@ -4,9 +4,7 @@ from setuptools import find_packages, setup
 
 here = Path(__file__).parent
 version = next(
-    line.split('"')[1]
-    for line in (here / "src/__init__.py").read_text().splitlines()
-    if line.startswith("__version__")
+    line.split('"')[1] for line in (here / "src/__init__.py").read_text().splitlines() if line.startswith("__version__")
 )
 readme = here / "README.md"
 

@@ -1,6 +1,6 @@
 """A layer alone, in a model of your own: learn whether a noisy sine is fast or slow.
 
-    python examples/layer.py
+python examples/layer.py
 """
 
 import torch

@@ -1,7 +1,7 @@
 """A dataset of your own in the training loop: which of two tokens is the more frequent?
 
     python examples/own_dataset.py
-With a configs/dataset/majority.yaml of yours it is also `python -m train imports=[examples.own_dataset] dataset=majority`.
+With a configs/dataset/majority.yaml of yours: python -m train imports=[examples.own_dataset] dataset=majority
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """A measure of your own, by name in every layer that takes one.
 
-    python examples/own_measure.py
+python examples/own_measure.py
 """
 
 import torch

@@ -1,6 +1,6 @@
 """One model, three ways to run it: the whole sequence, in chunks, one sample at a time.
 
-    python examples/streaming.py
+python examples/streaming.py
 """
 
 import torch

@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fractal_ssm.config import Config, compose, to_yaml
-from fractal_ssm.models.build import build_model, data_facts
-from fractal_ssm.train import build_data
-from fractal_ssm.training.session import Session
 from lightning.pytorch import Callback
 from lightning.pytorch.profilers import Profiler
 from torch import nn
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from fractal_ssm.config import Config, compose, to_yaml
+from fractal_ssm.models.build import build_model, data_facts
+from fractal_ssm.train import build_data
+from fractal_ssm.training.session import Session
 from scripts.bench.timing import Table, forget_peak, peak_mb, resident_mb
 
 ROOT = Path(__file__).resolve().parents[1]

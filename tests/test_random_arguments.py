@@ -6,10 +6,11 @@ import inspect
 import math
 import random
 
-import fractal_ssm
 import numpy as np
 import pytest
 import torch
+
+import fractal_ssm
 from fractal_ssm import DSS, LRU, S4, S4D, S5, Attention, Fractal, UsageError, hippo
 from fractal_ssm.ops.convolution import convolve
 from fractal_ssm.ops.discretize import discretize

@@ -76,9 +76,7 @@ def test_the_walker_sees_a_forbidden_import(tmp_path, monkeypatch):
 
 def python_files() -> list[Path]:
     return [
-        path
-        for folder in ("src", "scripts", "tests", "configs")
-        for path in sorted((ROOT / folder).rglob("*.py"))
+        path for folder in ("src", "scripts", "tests", "configs") for path in sorted((ROOT / folder).rglob("*.py"))
     ] + [ROOT / "train.py", ROOT / "setup.py"]
 
 

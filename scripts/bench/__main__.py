@@ -20,8 +20,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from fractal_ssm.training.allocator import keep_freed_memory
 from torch import Tensor
+
+from fractal_ssm.training.allocator import keep_freed_memory
 
 from . import contenders as parts
 from . import report, siso, stepping, steps

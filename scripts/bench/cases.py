@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 WHOLE_LAYERS = ("s4d", "s4")
 
 

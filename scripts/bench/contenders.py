@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+from torch import Tensor
+
 from fractal_ssm import scan
 from fractal_ssm.ops.ssm import ssm
 from fractal_ssm.ops.vandermonde import vandermonde
-from torch import Tensor
 
 from . import jax_peers
 

@@ -96,6 +96,7 @@ def _layer(own: dict[str, Any], u: Any) -> Any:
 def _adamw(problem: Problem) -> Any:
     """A function of (weights, gradients, moments, count) to their next values, with the rates of our groups."""
     import jax.numpy as jnp
+
     from fractal_ssm.training.optim import parameter_groups
 
     config = problem.config.optimizer

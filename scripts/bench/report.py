@@ -92,8 +92,10 @@ def profile_tables(folder: Path) -> str:
             whole, *rows = csv.DictReader(file)
         parts += [
             "",
-            f"**{source.stem}**, {whole['part']}: {whole['samples_s']} samples/s, peak {whole['peak_mb']} MB over idle "
-            f"({whole['step_ms']} ms a step, {whole['threads']} thread(s), torch {whole['torch']})",
+            (
+                f"**{source.stem}**, {whole['part']}: {whole['samples_s']} samples/s, peak {whole['peak_mb']} MB over idle "
+                f"({whole['step_ms']} ms a step, {whole['threads']} thread(s), torch {whole['torch']})"
+            ),
             "",
             "| part | forward ms | backward ms | share |",
             "|---|---|---|---|",

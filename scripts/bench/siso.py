@@ -12,10 +12,11 @@ import math
 from functools import partial
 
 import torch
-from fractal_ssm import S4, S4D
-from fractal_ssm.ops.runtime.keops import lazy_tensor
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from fractal_ssm import S4, S4D
+from fractal_ssm.ops.runtime.keops import lazy_tensor
 
 from .contenders import Contenders
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fractal_ssm.registry import layers
 from torch import Tensor, nn
+
+from fractal_ssm.registry import layers
 
 from .timing import Table, Timing, summarise
 

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
 from fractal_ssm.config import Config, compose
 from fractal_ssm.models.backbone import SequenceModel
 from fractal_ssm.models.build import build_model
 from fractal_ssm.training.optim import build_optimizer, parameter_groups
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from . import jax_step
 from .timing import Table, forget_peak, peak_mb, resident_mb, time_cpu

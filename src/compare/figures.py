@@ -69,7 +69,7 @@ def forest(results: Results) -> str:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7.2, 0.9 + 0.42 * max(len(names), 1)), layout="constrained")
         axes = figure.subplots()
-        colours = dict((arm.name, colour) for colour, arm in _coloured(results))
+        colours = {arm.name: colour for colour, arm in _coloured(results)}
         axes.axvline(0, color=_INK, lw=1)
         for row, name in enumerate(reversed(names)):
             found = results.differences[name]

@@ -15,8 +15,8 @@ from .cache import Cache, source_stamp
 from .cached import STAND_IN_HINT, CachedData, take
 from .finder import Expected
 from .options import check_flags, checked_labels
-from .pixels import PixelSequences
 from .pickles import load_pickle
+from .pixels import PixelSequences
 from .splits import check_convention, consecutive, tenth_held_out
 from .stand_in import gratings
 

@@ -31,9 +31,7 @@ def check_counts(name: str, sample_bytes: int = 0, **counts: int | None) -> None
         check_at_least(1, name, option, count, f"null for all{size}", MOST_SAMPLES)
 
 
-def check_at_least(
-    least: int, name: str, option: str, value: int | None, hint: str, most: int = MOST_STEPS
-) -> None:
+def check_at_least(least: int, name: str, option: str, value: int | None, hint: str, most: int = MOST_STEPS) -> None:
     """Refuse what is not a whole number in least .. most; None passes.
 
     Raises:

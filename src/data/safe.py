@@ -110,9 +110,7 @@ class _Member(tarfile.TarInfo):
         return member
 
 
-def _extract_members(
-    members: tarfile.TarFile, folder: Path, max_bytes: int, max_files: int, archive: Path
-) -> None:
+def _extract_members(members: tarfile.TarFile, folder: Path, max_bytes: int, max_files: int, archive: Path) -> None:
     total = 0
     for count, member in enumerate(members, start=1):
         # The library keeps every member it has met.

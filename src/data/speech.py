@@ -14,8 +14,8 @@ from .base import SPLITS
 from .cache import Cache, source_stamp
 from .cached import STAND_IN_HINT, CachedData
 from .finder import Expected
-from .options import check_required
 from .mapped import FixedLength
+from .options import check_required
 from .progress import progress
 from .splits import consecutive
 from .stand_in import tones

@@ -237,9 +237,7 @@ def _even(steps: Array, last: float) -> Array:
     return np.where(np.abs(steps - median) <= 4.0 * np.finfo(float).eps * last, median, steps)
 
 
-def _resolve(
-    measure: str | Operator, N: int | None, form: str | None, options: dict[str, Any]
-) -> tuple[Operator, str]:
+def _resolve(measure: str | Operator, N: int | None, form: str | None, options: dict[str, Any]) -> tuple[Operator, str]:
     if isinstance(measure, Operator):
         if N not in (None, measure.N) or options:
             raise UsageError(f"Got the operator {measure.label} and also N = {N}, {options}: give one or the other.")

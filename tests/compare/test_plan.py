@@ -28,7 +28,7 @@ def test_what_is_missing(plan, tmp_path):
     jobs = launch.missing(plan, tmp_path)
     assert [(job.arm, job.seed, job.resume is not None) for job in jobs] == [("a", 1, True), ("b", 1, False)]
     assert f"resume={killed}/checkpoints/last.ckpt" in jobs[0].command
-    assert [(job.arm, job.seed) for job in launch.missing(plan, tmp_path, retry=True)][0] == ("b", 0)
+    assert next((job.arm, job.seed) for job in launch.missing(plan, tmp_path, retry=True)) == ("b", 0)
 
 
 def test_a_run_of_another_process_is_left_to_it(plan, tmp_path):

@@ -32,10 +32,7 @@ def make_aan():
     def make(folder: Path, counts: tuple[int, int, int] = (12, 6, 6)) -> Path:
         folder.mkdir(parents=True)
         for split, n in zip(("train", "eval", "test"), counts, strict=True):
-            rows = [
-                f'{i % 2}.0\tP{i}\tQ{i}\tfirst "{i} {"x" * i}\tsecond {split} {"y" * (20 - i)}\n'
-                for i in range(n)
-            ]
+            rows = [f'{i % 2}.0\tP{i}\tQ{i}\tfirst "{i} {"x" * i}\tsecond {split} {"y" * (20 - i)}\n' for i in range(n)]
             (folder / f"new_aan_pairs.{split}.tsv").write_text("".join(rows), encoding="utf-8")
         return folder
 
@@ -115,9 +112,15 @@ def make_speech():
 def make(make_aan, make_cifar, make_imdb, make_mnist, make_speech):
     """Write a miniature copy of a loader's files below a folder; the path of its file."""
     makers = {
-        **{"listops": make_listops, "aan": make_aan, "cifar": make_cifar, "imdb": make_imdb, "sc": make_speech},
-        **{"mnist": make_mnist, "mnist.gz": lambda folder: make_mnist(folder, packed=True)},
-        **{"sc list": make_speech, "mnist labels": make_mnist},
+        "listops": make_listops,
+        "aan": make_aan,
+        "cifar": make_cifar,
+        "imdb": make_imdb,
+        "sc": make_speech,
+        "mnist": make_mnist,
+        "mnist.gz": lambda folder: make_mnist(folder, packed=True),
+        "sc list": make_speech,
+        "mnist labels": make_mnist,
     }
     folders = {"imdb": "aclImdb", "mnist.gz": "mnist", "sc list": "sc", "mnist labels": "mnist"}
     return lambda name, root: makers[name](root / folders.get(name, name)) / LOADERS[name][2]

@@ -25,6 +25,7 @@ from fractal_ssm.data.speech import SpeechCommands
 from fractal_ssm.errors import UsageError
 from fractal_ssm.registry import datasets
 
+
 def as_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()

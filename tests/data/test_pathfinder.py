@@ -14,6 +14,7 @@ from fractal_ssm.data.pathfinder import tables
 from fractal_ssm.data.pathfinder.generate import Generator, checksum
 from fractal_ssm.data.pathfinder.parameters import CONTOUR_LENGTHS, SIZES, parameters
 from fractal_ssm.errors import UsageError
+import itertools
 
 
 @lru_cache(maxsize=40)
@@ -89,7 +90,7 @@ def test_discs_mark_one_curve_for_label_one_and_two_for_label_zero(size):
         assert (same, crossed) == ((True, False) if drawn.labels[k] else (False, True))
         for curve in drawn.targets[k]:
             chain = dashes(setting, drawn.margins[k], curve)
-            gaps = [np.linalg.norm(tail - head) for (_, head), (tail, _) in zip(chain, chain[1:])]
+            gaps = [np.linalg.norm(tail - head) for (_, head), (tail, _) in itertools.pairwise(chain)]
             # Rounding of head, pivot and start moves each by less than a pixel and a half.
             assert len(chain) == 14
             assert max(gaps) < 2 * drawn.margins[k] + 3
@@ -177,9 +178,7 @@ def test_the_widened_mask_is_the_mask_widened(size):
     outputs = generator.draw(0, 1)
     labels, counts = np.empty(1, np.uint8), np.empty((1, 3), np.int64)
     key = np.uint64(7)
-    generator._kernel.draw(
-        0, key, outputs.images, labels, counts, outputs.targets, outputs.discs, maps, layout, work
-    )
+    generator._kernel.draw(0, key, outputs.images, labels, counts, outputs.targets, outputs.discs, maps, layout, work)
     margin = setting.paddle_margins[counts[0, 2]]
     y, x = np.ogrid[-margin : margin + 1, -margin : margin + 1]
     inside = slice(layout.ring, layout.ring + size)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from fractal_ssm.data.pathfinder import PathX, Pathfinder, generate
+from fractal_ssm.data.pathfinder import Pathfinder, PathX, generate
 from fractal_ssm.data.pathfinder.generate import Generator, fill
 from fractal_ssm.data.pathfinder.parameters import parameters
 from fractal_ssm.data.splits import fingerprint, permutation

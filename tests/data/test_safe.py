@@ -136,14 +136,22 @@ BOMBS = {
     "long key again and again": b"\x80\x02}X\x40\x42\x0f\x00"
     + b"k" * 1_000_000
     + b"q\x00Ns"
-    + b"h\x00Ns" * 30_000 + b".",
+    + b"h\x00Ns" * 30_000
+    + b".",
     "integer as a key": b"\x80\x02}I1" + b"0" * 1000 + b"\nNs.",
-    "one text encoded again and again": b"\x80\x02]X\x40\x42\x0f\x00" + b"k" * 1_000_000 + b"q\x00"
-    + b"c_codecs\nencode\nq\x01X\x06\x00\x00\x00latin1q\x02" + b"h\x01h\x00h\x02\x86R" * 5_000 + b"l.",
+    "one text encoded again and again": b"\x80\x02]X\x40\x42\x0f\x00"
+    + b"k" * 1_000_000
+    + b"q\x00"
+    + b"c_codecs\nencode\nq\x01X\x06\x00\x00\x00latin1q\x02"
+    + b"h\x01h\x00h\x02\x86R" * 5_000
+    + b"l.",
     "long arguments again and again": b"cnumpy\ndtype\nq\x00("
     + b"N" * 100_000
-    + b"tq\x01" + b"h\x00h\x01R" * 5_000 + b".",
-    "shared tuples as a byte order": b"\x80\x02)q\x00" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60))
+    + b"tq\x01"
+    + b"h\x00h\x01R" * 5_000
+    + b".",
+    "shared tuples as a byte order": b"\x80\x02)q\x00"
+    + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(60))
     + b"cnumpy\ndtype\nX\x02\x00\x00\x00u1\x85RK\x03h\x3c\x86b.",
     "extension": b"\x80\x02\x82\x01.",
     "persistent": b"Pid\n.",

@@ -99,7 +99,7 @@ def test_direct_rebuilds_the_operator_or_refuses(setting, N):
     try:
         found = diagonalize(built)
     except UsageError as error:
-        assert "dplr" in str(error) or "normal" in str(error) and "alpha >= 1e-6" in str(error)
+        assert "dplr" in str(error) or ("normal" in str(error) and "alpha >= 1e-6" in str(error))
         assert built.no_direct or built.name == "legt"
         return
     assert (found.Lambda.real < 0).all() and np.isfinite(found.size) and found.residual <= 1e-9

@@ -27,7 +27,7 @@ def test_golden_operators(key):
 
 
 @pytest.mark.parametrize("N", (4, 8, 16))
-@pytest.mark.parametrize("name, options", [("legs", {}), ("legt", {"theta": 2.0}), ("fourier", {"theta": 2.0})])
+@pytest.mark.parametrize(("name", "options"), [("legs", {}), ("legt", {"theta": 2.0}), ("fourier", {"theta": 2.0})])
 def test_published_operators(name, options, N):
     built = operator(name, N, **options)
     assert relative(-built.A, PUBLISHED[f"hippo/{name}/{N}/A"]) < 1e-14
@@ -74,10 +74,7 @@ def test_fractional_is_the_galerkin_matrix_of_its_differential_operator(alpha):
     s, weights = built.quadrature(64)
     points = 0.5 * (1 + np.cos(np.pi * (np.arange(4 * N) + 0.5) / (4 * N)))
     derivative = np.stack(
-        [
-            np.polynomial.Chebyshev.fit(points, row, N - 1, domain=[0, 1]).deriv()(s)
-            for row in built.basis(points)
-        ]
+        [np.polynomial.Chebyshev.fit(points, row, N - 1, domain=[0, 1]).deriv()(s) for row in built.basis(points)]
     )
     g = built.basis(s)
     A = ((g + 2 * s * derivative) * weights) @ g.T - ((s * derivative) * weights) @ g.T
@@ -126,7 +123,7 @@ def test_density_is_a_probability(setting):
 
 
 @pytest.mark.parametrize(
-    "call, says",
+    ("call", "says"),
     [
         (lambda: operator("legz", 4), "legt"),
         (lambda: operator("legs", 0), "got 0"),

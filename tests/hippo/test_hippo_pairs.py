@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+
 from fractal_ssm import S4D, Fractal, UsageError, hippo
 from fractal_ssm.hippo.diagonal import Diagonal
 from fractal_ssm.registry import measures

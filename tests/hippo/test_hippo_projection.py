@@ -195,7 +195,7 @@ def test_channels_and_irregular_times_in_ltv():
 
 
 @pytest.mark.parametrize(
-    "name, options, N, bound",
+    ("name", "options", "N", "bound"),
     [("legt", {"theta": 0.5}, 24, 0.02), ("fourier", {"theta": 0.5}, 64, 0.25), ("lagt", {}, 24, 0.25)],
 )
 def test_sliding_measures_read_back_a_slow_signal(name, options, N, bound):
@@ -228,7 +228,7 @@ def test_scale_invariant_step_equals_project(alpha):
 
 
 @pytest.mark.parametrize(
-    "call, says",
+    ("call", "says"),
     [
         (lambda u, t: project(u, t, "legs"), "needs an order"),
         (lambda u, t: project(u, t, "lagt", 4, form="ltv"), "time-invariant"),
@@ -270,7 +270,7 @@ def test_mistakes(call, says):
 
 
 @pytest.mark.parametrize(
-    "t_from, t_to, says",
+    ("t_from", "t_to", "says"),
     [
         ([2.0], [1.0], "0 <= t_from < t_to"),
         ([0.0], [0.0], "0 <= t_from < t_to"),

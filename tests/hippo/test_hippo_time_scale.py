@@ -17,7 +17,7 @@ def by_definition(A: np.ndarray, B: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(
-    "name, N, options",
+    ("name", "N", "options"),
     [
         ("legt", 6, {}),
         ("lagt", 6, {}),
@@ -75,7 +75,7 @@ def test_slow_modes_count_beside_a_huge_one(alpha):
 
 
 @pytest.mark.parametrize(
-    "call, says",
+    ("call", "says"),
     [
         (lambda: time_scale("legs"), r"operator\(name, N\).*'legs'"),
         (lambda: time_scale([]), "at least one mode"),

@@ -9,8 +9,9 @@ import inspect
 
 import pytest
 import torch
-from fractal_ssm.registry import layers
 from torch.utils._pytree import tree_flatten
+
+from fractal_ssm.registry import layers
 
 D_MODEL = 4
 L_MAX = 4097

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+
 from fractal_ssm import UsageError, load_model
 from fractal_ssm.models.build import build_model, check_model
 

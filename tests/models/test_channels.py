@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+
 from fractal_ssm import S4, S4D, UsageError, load_published
 from fractal_ssm.models.backbone import SequenceModel
 from fractal_ssm.registry import layers
-
 from scripts import layer_table
 
 CHANNELS, H = 3, 2

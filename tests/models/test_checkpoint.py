@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from fractal_ssm import UsageError
 from fractal_ssm.ops.ssm import pieces
 from fractal_ssm.registry import layers

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from contract_cases import D_MODEL, assert_same_gradients, draw
+
 from fractal_ssm.models.backbone import SequenceModel
 from fractal_ssm.models.siso import SISOLayer
 from fractal_ssm.ops.convolution import convolve
@@ -86,7 +87,8 @@ def test_the_graph_has_no_complex_arithmetic(node):
     complex_nodes = [
         node
         for node in seen
-        if node.op.startswith("call") and isinstance(value := node.meta.get("example_value"), torch.Tensor)
+        if node.op.startswith("call")
+        and isinstance(value := node.meta.get("example_value"), torch.Tensor)
         and value.is_complex()
     ]
     assert seen and all("siso" in str(node.target) for node in complex_nodes)

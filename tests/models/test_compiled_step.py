@@ -3,6 +3,7 @@
 import pytest
 import torch
 from contract_cases import D_MODEL, assert_same_gradients, build, cases, draw, is_bidirectional, label, leaves
+
 from fractal_ssm.models.backbone import SequenceModel
 
 # Torch's compiler warns about what it does itself.

@@ -20,6 +20,7 @@ from contract_cases import (
     run_in_chunks,
     run_in_steps,
 )
+
 from fractal_ssm import UsageError
 
 

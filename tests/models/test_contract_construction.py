@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from contract_cases import D_MODEL, build, draw, every_layer
+
 from fractal_ssm.registry import layers
 
 

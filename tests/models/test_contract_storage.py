@@ -22,10 +22,11 @@ from contract_cases import (
     relative_error,
     run_in_steps,
 )
-from fractal_ssm import UsageError
-from fractal_ssm.registry import layers
 from safetensors.torch import load, save
 from torch import nn
+
+from fractal_ssm import UsageError
+from fractal_ssm.registry import layers
 
 
 @every_layer

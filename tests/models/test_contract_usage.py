@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from contract_cases import D_MODEL, build, draw, every_causal_layer, every_layer
+
 from fractal_ssm import DSS, LRU, S4, S4D, S5, Fractal, UsageError
 from fractal_ssm.models.base import broadcast_dt_scale
 from fractal_ssm.models.transformer import Attention

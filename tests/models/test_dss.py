@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from fractal_ssm import DSS, UsageError
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.signal import cont2discrete
+
 from fractal_ssm import Fractal, UsageError, hippo, list_measures, register_alpha, register_measure
 from fractal_ssm.models.fractal.init import parse_measure
 from fractal_ssm.registry import alphas, measures
-from scipy.signal import cont2discrete
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "fractional.npz"
 
@@ -75,8 +76,9 @@ def test_no_order_or_alpha_gives_an_infinity(order, alpha):
         assert torch.isfinite(parameter.grad).all()
 
 
-@pytest.mark.parametrize("measure", ["fractional", "fractional-tau", "fractional-galerkin", "legs", "legt", "lagt",
-                                     "fourier", "random"])
+@pytest.mark.parametrize(
+    "measure", ["fractional", "fractional-tau", "fractional-galerkin", "legs", "legt", "lagt", "fourier", "random"]
+)
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_every_measure_makes_a_layer(measure, bidirectional):
     assert measure in list_measures()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from fractal_ssm import Fractal, UsageError
 from fractal_ssm.models.fractal.init import parse_measure
 from fractal_ssm.models.fractal.learned import AlphaFamily
@@ -40,9 +41,17 @@ def test_gradient_of_the_modes_by_finite_differences(name, imag, order):
     assert torch.autograd.gradcheck(outputs, logit, eps=1e-6, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"measure": "fractional-tau"}, {"measure": "fractional-galerkin"},
-                                     {"measure": "fractional-normal"},
-                                     {"measure": "fractional-tau", "B_init": "random"}, {"time": "ltv"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"measure": "fractional-tau"},
+        {"measure": "fractional-galerkin"},
+        {"measure": "fractional-normal"},
+        {"measure": "fractional-tau", "B_init": "random"},
+        {"time": "ltv"},
+    ],
+)
 def test_gradient_through_the_layer_by_finite_differences(options):
     torch.manual_seed(0)
     layer = Fractal(3, d_state=16, n_alphas=2, learn_alpha=True, **options).double()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from fractal_ssm import Fractal, UsageError, hippo
 from scipy.linalg import expm
+
+from fractal_ssm import Fractal, UsageError, hippo
 
 
 def build(**options):

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+
 from fractal_ssm import LRU, UsageError
 
 
@@ -39,9 +40,9 @@ def test_bidirectional_adds_the_reversed_sequence():
     forward = LRU(3, 8).double()
     forward.load_state_dict({k: v for k, v in layer.state_dict().items() if k != "C_backward"})
     backward = LRU(3, 8).double()
-    backward.load_state_dict({k: v for k, v in layer.state_dict().items() if k not in ("C_backward", "C")} | {
-        "C": layer.C_backward.detach()
-    })
+    backward.load_state_dict(
+        {k: v for k, v in layer.state_dict().items() if k not in ("C_backward", "C")} | {"C": layer.C_backward.detach()}
+    )
     expected = forward(u)[0] + backward(u.flip(1))[0].flip(1) - layer.D * u
     torch.testing.assert_close(y, expected)
 

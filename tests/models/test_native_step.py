@@ -7,11 +7,12 @@ import threading
 import pytest
 import torch
 from contract_cases import D_MODEL, build, cases, draw, is_bidirectional, label, leaves, relative_error, run_in_steps
+from torch.nn.utils import prune
+from torch.utils.flop_counter import FlopCounterMode
+
 from fractal_ssm import S4D, S5
 from fractal_ssm.models import stateful
 from fractal_ssm.ops.step import MIMO_BATCH
-from torch.nn.utils import prune
-from torch.utils.flop_counter import FlopCounterMode
 
 STATE_SPACE = [case for case in cases() if case[0] != "transformer" and not is_bidirectional(case)]
 every_state_space_layer = pytest.mark.parametrize("case", STATE_SPACE, ids=label)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from fractal_ssm import S4, S4D, S5, Fractal, UsageError, load_published
 
 NAMES = ("inv_dt", "A_real", "A_imag", "B", "C", "D")

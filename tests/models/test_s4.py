@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from fractal_ssm import S4, UsageError, hippo
 from fractal_ssm.models.s4.init import initial_low_rank
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from fractal_ssm import S4
 from fractal_ssm.ops.runtime.keops import keops_reason
 

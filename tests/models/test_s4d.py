@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from fractal_ssm import S4D, UsageError, hippo
 from fractal_ssm.models.fractal import FractalConv
 from fractal_ssm.models.s4d.init import PUBLISHED, initial_modes

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from fractal_ssm import S5, UsageError
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "s5.npz"
@@ -69,8 +70,10 @@ def test_initial_distribution(conj_sym):
     torch.manual_seed(0)
     H, N, blocks = 64, 128, 4
     P = N // 2 if conj_sym else N
-    layers = {name: S5(H, N, blocks, conj_sym=conj_sym, C_init=name) for name in
-              ("lecun_normal", "trunc_standard_normal", "complex_normal")}
+    layers = {
+        name: S5(H, N, blocks, conj_sym=conj_sym, C_init=name)
+        for name in ("lecun_normal", "trunc_standard_normal", "complex_normal")
+    }
     # V is unitary: it keeps the mean square of what is drawn in the real basis.
     mean_square = {"lecun_normal": 2 / (H * N), "trunc_standard_normal": 2 / N, "complex_normal": 1.0}
     for name, layer in layers.items():

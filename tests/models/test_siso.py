@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from fractal_ssm import DSS, S4, S4D, UsageError
 from fractal_ssm.models.siso import System
 

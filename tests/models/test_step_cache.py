@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from contract_cases import build, draw, relative_error
-from fractal_ssm import S5
 from torch import nn
 from torch.nn.utils import parametrize
+
+from fractal_ssm import S5
 
 NAMES = ["s5", "lru", "fractal", "s4", "s4d", "dss"]
 

@@ -8,11 +8,12 @@ import pickle
 import pytest
 import torch
 from contract_cases import D_MODEL, build, draw, every_causal_layer, every_layer, relative_error
-from fractal_ssm import S4, UsageError
-from fractal_ssm.models.transformer import Attention
 from torch import nn
 from torch.func import functional_call, grad, hessian, jacrev, jvp, vmap
 from torch.nn.utils.parametrizations import weight_norm
+
+from fractal_ssm import S4, UsageError
+from fractal_ssm.models.transformer import Attention
 
 
 @every_layer

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from contract_cases import D_MODEL, FITTING, build, draw, every_causal_layer, every_layer
+
 from fractal_ssm import UsageError
 from fractal_ssm.registry import layers
 

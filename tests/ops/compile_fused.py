@@ -13,10 +13,11 @@ import sys
 
 import triton
 from compile_kernels import cost
-from fractal_ssm.ops.ssm import triton as triton_backend
-from fractal_ssm.ops.ssm.triton_kernels import ends_kernel, outputs_kernel, weights_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+
+from fractal_ssm.ops.ssm import triton as triton_backend
+from fractal_ssm.ops.ssm.triton_kernels import ends_kernel, outputs_kernel, weights_kernel
 
 # (B, L, P, H): the S5 layers of LRA that the rule admits, with the state halved; one narrow, one short.
 SHAPES = {

@@ -47,13 +47,9 @@ ALIGNED = ("width", "a_sample", "a_step")
 def compile_case(kernel, constants: dict[str, object], target: GPUTarget, warps: int):
     names = kernel.arg_names
     integers = {"length", "width", "rows", "chunks", "log_rows", "a_sample", "a_step"}
-    signature = {
-        name: "constexpr" if name in constants else "i32" if name in integers else "*fp32" for name in names
-    }
+    signature = {name: "constexpr" if name in constants else "i32" if name in integers else "*fp32" for name in names}
     hints = {
-        (i,): [["tt.divisibility", 16]]
-        for i, name in enumerate(names)
-        if signature[name] == "*fp32" or name in ALIGNED
+        (i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name] == "*fp32" or name in ALIGNED
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=hints)
     return triton.compile(source, target=target, options={"num_warps": warps})

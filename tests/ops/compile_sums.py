@@ -12,10 +12,11 @@ import sys
 
 import triton
 from compile_kernels import cost
-from fractal_ssm.ops.cauchy import triton as triton_poles
-from fractal_ssm.ops.vandermonde import triton as triton_vandermonde
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+
+from fractal_ssm.ops.cauchy import triton as triton_poles
+from fractal_ssm.ops.vandermonde import triton as triton_vandermonde
 
 INTEGERS = {"modes", "length", "rows", "bits", "tiles", "plane", "poles", "points", "chunks"}
 CASES = {

@@ -1,6 +1,7 @@
 """Inputs of the fused SSM, a loop over time that gives what it should, and the size of its pieces."""
 
 import torch
+
 from fractal_ssm.ops.ssm import pieces
 
 B, L, H, H_OUT, P = 3, 17, 4, 3, 5

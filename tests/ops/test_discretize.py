@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.signal import cont2discrete
+
 from fractal_ssm import UsageError
 from fractal_ssm.ops.discretize import complex_exp, complex_expm1, discretize, phi1
-from scipy.signal import cont2discrete
 
 METHODS = ["zoh", "bilinear"]
 

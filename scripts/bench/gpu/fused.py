@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
 from fractal_ssm.ops.ssm import ssm
 
 from ..timing import Table, time_gpu
@@ -23,7 +24,7 @@ SHAPES = {
 
 @contextmanager
 def variant(name: str) -> Iterator[None]:
-    """"unfused", or the precision of the products inside the fused kernels."""
+    """ "unfused", or the precision of the products inside the fused kernels."""
     from fractal_ssm.ops.ssm import triton as triton_backend
 
     before = triton_backend.FUSED, triton_backend.PRECISION

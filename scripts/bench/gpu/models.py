@@ -47,9 +47,7 @@ def time_models(device: str, dry_run: bool, table: Table) -> None:
                 table.add(stage="models", case=case, ok=False, note=f"{type(error).__name__}: {error}"[:300])
 
 
-def _time_model(
-    case: str, layer: dict[str, Any], shape: Shape, device: str, dry_run: bool, table: Table
-) -> None:
+def _time_model(case: str, layer: dict[str, Any], shape: Shape, device: str, dry_run: bool, table: Table) -> None:
     from fractal_ssm.models.backbone import SequenceModel
 
     if dry_run:

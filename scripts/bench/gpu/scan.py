@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from fractal_ssm import scan
 from fractal_ssm.ops.ssm import ssm
 
@@ -63,8 +64,10 @@ def _time_scan_case(context: Context, shape: tuple[int, int, int], dtype: torch.
     from fractal_ssm.ops.scan import custom_op
 
     size = shape[0] * shape[1] * shape[2] * dtype.itemsize
-    a_size = inputs(mode, dtype, 1, 1, shape[2]).a.numel() * dtype.itemsize if mode == "constant" else (
-        size if mode == "full" else size // shape[0]
+    a_size = (
+        inputs(mode, dtype, 1, 1, shape[2]).a.numel() * dtype.itemsize
+        if mode == "constant"
+        else (size if mode == "full" else size // shape[0])
     )
     sets = [inputs(mode, dtype, *shape, device=context.device) for _ in range(1 if context.dry_run else rotation(size))]
     for one in sets:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from fractal_ssm.ops.cauchy import dplr_response
 from fractal_ssm.ops.vandermonde import vandermonde
 

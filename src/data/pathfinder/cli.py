@@ -41,9 +41,7 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"A sheet of {options.n} images is too large to look at; give --n 400 or less with --preview.")
     if options.preview and options.preview.suffix.lower() not in (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"):
         raise UsageError(f"--preview saves an image: give it a name like {options.preview.stem or 'sheet'}.png.")
-    generator = Generator(
-        parameters(options.size, options.difficulty, options.contrast, options.rounds), options.seed
-    )
+    generator = Generator(parameters(options.size, options.difficulty, options.contrast, options.rounds), options.seed)
     generator.draw(0, 0)
     if options.preview:
         from .preview import write_sheet

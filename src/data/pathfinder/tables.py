@@ -309,13 +309,16 @@ def _markers(setting: Parameters) -> np.ndarray:
     side, scale = 2 * edge + 1, setting.antialias
     y, x = np.ogrid[: side * scale, : side * scale]
     radius = setting.marker_radius * scale
-    return np.array(
-        [
-            [_shrink(WHITE * ((y - i * scale) ** 2 + (x - j * scale) ** 2 <= radius**2), side) for j in range(side)]
-            for i in range(side)
-        ],
-        np.float64,
-    ) / WHITE
+    return (
+        np.array(
+            [
+                [_shrink(WHITE * ((y - i * scale) ** 2 + (x - j * scale) ** 2 <= radius**2), side) for j in range(side)]
+                for i in range(side)
+            ],
+            np.float64,
+        )
+        / WHITE
+    )
 
 
 def _rows(patches: Sequence[np.ndarray]) -> np.ndarray:

@@ -117,9 +117,7 @@ MIXERS = {
 JOINING = ("glu", "full_glu", "silu_gate")
 
 
-def build_mixer(
-    mixer: str, d_model: int, dropout: float, framework: str, d_input: int | None = None
-) -> nn.Module:
+def build_mixer(mixer: str, d_model: int, dropout: float, framework: str, d_input: int | None = None) -> nn.Module:
     """The mixer called `mixer` for y of d_input features (None: H).
 
     "mlp" passes y through: a feed-forward part follows.

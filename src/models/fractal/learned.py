@@ -162,9 +162,7 @@ def _modes_of_a_block(measure: Measure, order: int, low: float, high: float) -> 
     """Modes stored for a block, checked to be the same number over the whole interval."""
     if measure.imag in ADDED:
         return order
-    counts = {
-        len(measure.block(order, float(alpha)).Lambda) for alpha in np.linspace(low, high, _CHECKED_ALPHAS)
-    }
+    counts = {len(measure.block(order, float(alpha)).Lambda) for alpha in np.linspace(low, high, _CHECKED_ALPHAS)}
     if len(counts) > 1:
         raise UsageError(
             f"learn_alpha is not possible for {measure.name} of block order {order}: between alpha = {low} and {high} "

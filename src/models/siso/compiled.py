@@ -95,9 +95,7 @@ def siso_backward_op(
 
 
 @siso_backward_op.register_fake
-def _(
-    grad: Tensor, tensors: list[Tensor], needed: list[bool], spec: str, length: int, scale: float
-) -> list[Tensor]:
+def _(grad: Tensor, tensors: list[Tensor], needed: list[bool], spec: str, length: int, scale: float) -> list[Tensor]:
     wanted = [tensor for tensor, need in zip(tensors, needed, strict=True) if need]
     return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in wanted]
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ...errors import UsageError
 from ...ops.convolution import convolve
-from ...ops.step import NativeStep
 from ...ops.runtime.autograd import refuse_transforms
+from ...ops.step import NativeStep
 from ..base import broadcast_dt_scale, valid_mask
 from ..options import check_length, check_sizes
 from ..ssm_init import feedthrough

@@ -25,9 +25,7 @@ __all__ = ["prove", "scan"]
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def scan(
-    a: Tensor, b: Tensor, x0: Tensor | None = None, reverse: bool = False, backend: str = "auto"
-) -> Tensor:
+def scan(a: Tensor, b: Tensor, x0: Tensor | None = None, reverse: bool = False, backend: str = "auto") -> Tensor:
     """Solve x_k = a_k x_{k-1} + b_k along the sequence (x_k = a_k x_{k+1} + b_k with `reverse`).
 
     Args:

@@ -171,9 +171,7 @@ def scan_kernel(
         j = j0 + index
         inside = j < last
         position = length - 1 - j0 if DESCEND else j0
-        value_re, value_im = load_tile(
-            b_sample + position * width, steps, lanes, inside, lane_mask, width, COMPLEX
-        )
+        value_re, value_im = load_tile(b_sample + position * width, steps, lanes, inside, lane_mask, width, COMPLEX)
         if CONSTANT:
             a_re = tl.broadcast_to(gate_re[None, :], (BLOCK_L, half))
             a_im = tl.broadcast_to(gate_im[None, :], (BLOCK_L, half))

@@ -102,4 +102,3 @@ def input_matrix(B: Tensor) -> Tensor:
 def output_matrix(C: Tensor, conj_factor: float) -> Tensor:
     """(H_out, P) complex to W_C (2P, H_out) real, with X W_C = conj_factor Re(C x)."""
     return torch.stack([C.real, -C.imag], dim=-1).mul(conj_factor).flatten(1).t()
-

@@ -104,9 +104,7 @@ def add_kick(x_re, x_im, kick, now, columns, mask):
 
 
 @triton.jit
-def start_states(
-    carries, x0, chunk, chunks, columns, mask, modes, ADJOINT: tl.constexpr, HAS_X0: tl.constexpr
-):
+def start_states(carries, x0, chunk, chunks, columns, mask, modes, ADJOINT: tl.constexpr, HAS_X0: tl.constexpr):
     """State before each chunk's first step: carries (chunks, modes) of the chunk walked before, x0, or zero."""
     before = chunk + 1 if ADJOINT else chunk - 1
     known = (before >= 0) & (before < chunks)

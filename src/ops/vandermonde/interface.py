@@ -179,9 +179,7 @@ class _VandermondeSum(torch.autograd.Function):
         return grad_sequence, grad_w, None, None
 
 
-def _tables(
-    w: Tensor, length: int, rows: int, dtype: torch.dtype, falling: bool = False
-) -> tuple[Tensor, Tensor]:
+def _tables(w: Tensor, length: int, rows: int, dtype: torch.dtype, falling: bool = False) -> tuple[Tensor, Tensor]:
     """w^j for j < M as (H, M, N), and w^(M q) for q < Q as (H, Q, N), with Q M >= length; `falling`: exponents fall.
 
     The work besides the product is N (M + rows Q) per feature, least for M about sqrt(rows L).

@@ -5,11 +5,12 @@ import shutil
 import pytest
 import torch
 from cauchy_cases import draw
-from fractal_ssm.errors import UsageError
-from fractal_ssm.ops.cauchy import interface as cauchy
-from fractal_ssm.ops.cauchy import dplr_response
-from fractal_ssm.ops.runtime import backends
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fractal_ssm.errors import UsageError
+from fractal_ssm.ops.cauchy import dplr_response
+from fractal_ssm.ops.cauchy import interface as cauchy
+from fractal_ssm.ops.runtime import backends
 
 NAMES = ("Lambda", "P", "Q", "B", "C", "dt")
 

@@ -4,12 +4,13 @@ from functools import partial
 
 import pytest
 import torch
-from fractal_ssm.errors import UsageError
-from fractal_ssm.ops.convolution import interface as convolution
-from fractal_ssm.ops.convolution import convolve, good_fft_size
-from fractal_ssm.ops.runtime import backends
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
+
+from fractal_ssm.errors import UsageError
+from fractal_ssm.ops.convolution import convolve, good_fft_size
+from fractal_ssm.ops.convolution import interface as convolution
+from fractal_ssm.ops.runtime import backends
 
 BACKENDS = ("torch", "native")
 

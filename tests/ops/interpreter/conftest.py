@@ -24,8 +24,8 @@ def fused(monkeypatch):
     """Switches the fused kernels on, cut as the returned function says."""
     from fused_cases import cut
 
-    from fractal_ssm.ops.ssm import triton as triton_backend
     from fractal_ssm.ops.scan import triton as scan_backend
+    from fractal_ssm.ops.ssm import triton as triton_backend
 
     def scan_plan(batch, length, width, processors, adjoint):
         return scan_backend.Plan(block_l=4, block_w=8, rows=1 << 20, chunks=1)

@@ -5,7 +5,8 @@ one cut short."""
 import torch
 from ssm_cases import loop
 
-from fractal_ssm.ops.ssm import ssm, triton as triton_backend
+from fractal_ssm.ops.ssm import ssm
+from fractal_ssm.ops.ssm import triton as triton_backend
 
 B, H, H_OUT, P = 2, 3, 2, 3
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from fused_cases import deviations, inputs
 
-from fractal_ssm.ops.ssm import ssm, triton as triton_backend
+from fractal_ssm.ops.ssm import ssm
+from fractal_ssm.ops.ssm import triton as triton_backend
 
 
 @pytest.mark.parametrize("reverse", [False, True])

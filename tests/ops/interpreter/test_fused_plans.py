@@ -3,7 +3,8 @@
 import torch
 from fused_cases import B, H, P, cut, deviations, inputs
 
-from fractal_ssm.ops.ssm import ssm, triton as triton_backend
+from fractal_ssm.ops.ssm import ssm
+from fractal_ssm.ops.ssm import triton as triton_backend
 
 
 def test_more_modes_and_features_than_a_block_holds(fused):

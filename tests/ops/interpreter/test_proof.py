@@ -3,6 +3,7 @@
 import pytest
 import torch
 import triton.language as tl
+
 from fractal_ssm.ops import cauchy, scan, vandermonde
 from fractal_ssm.ops.cauchy import triton as cauchy_backend
 from fractal_ssm.ops.runtime import proof

@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
+from cauchy_cases import draw
+from torch.autograd import gradcheck, gradgradcheck
+
 from fractal_ssm import S4, S4D, UsageError
 from fractal_ssm.ops.cauchy import dplr_response
 from fractal_ssm.ops.vandermonde import triton as triton_vandermonde
 from fractal_ssm.ops.vandermonde import vandermonde, vandermonde_sum
-from cauchy_cases import draw
-from torch.autograd import gradcheck, gradgradcheck
 
 
 def modes(H, N, smallest=0.9, rows=2):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from fractal_ssm.models.blocks.mixer import MIXERS, build_mixer
-from fractal_ssm.ops.pointwise import gated, gelu_tanh, interface
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from fractal_ssm.models.blocks.mixer import MIXERS, build_mixer
+from fractal_ssm.ops.pointwise import gated, gelu_tanh, interface
 
 # Torch itself uses what it has deprecated when it first loads its forward-mode rules.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")

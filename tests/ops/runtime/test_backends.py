@@ -4,11 +4,12 @@ import logging
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 from fractal_ssm import S4, S4D, UsageError
 from fractal_ssm.ops import cauchy, scan, vandermonde
 from fractal_ssm.ops.runtime import backends, proof
 from fractal_ssm.ops.vandermonde import vandermonde_sum
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available() or backends.interpreting(), reason="Triton runs here")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fractal_ssm.ops.convolution import convolve
-from fractal_ssm.ops.ssm import ssm, bidirectional_ssm
+from fractal_ssm.ops.ssm import bidirectional_ssm, ssm
 
 B, L, H, P = 2, 5, 4, 3
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.autograd import forward_ad
+
 from fractal_ssm import Fractal, UsageError, scan
 from fractal_ssm.models.s4 import S4
 from fractal_ssm.ops.cauchy import dplr_response
@@ -11,8 +13,6 @@ from fractal_ssm.ops.convolution import convolve
 from fractal_ssm.ops.ssm import ssm
 from fractal_ssm.ops.vandermonde import vandermonde, vandermonde_sum
 from fractal_ssm.registry import layers
-from torch.autograd import forward_ad
-
 
 # Torch itself uses what it has deprecated when it first loads its forward-mode rules.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")

@@ -7,8 +7,7 @@ import torch
 from scan_cases import errors, make, oracle, run
 
 from fractal_ssm import UsageError, scan
-from fractal_ssm.ops.runtime import presence
-from fractal_ssm.ops.runtime import backends
+from fractal_ssm.ops.runtime import backends, presence
 
 FAST = ("torch", "native")
 

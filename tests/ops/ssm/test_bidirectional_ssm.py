@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from ssm_cases import cut
 
 from fractal_ssm import UsageError
 from fractal_ssm.ops.ssm import bidirectional, bidirectional_ssm, ssm
-from ssm_cases import cut
 
 
 def inputs(batch=3, length=17, features=4, modes=5, real=torch.float64, features_out=3):

@@ -4,9 +4,10 @@ from functools import partial
 
 import pytest
 import torch
+from ssm_cases import H_OUT, SHAPES, B, H, L, P, check, inputs, loop
+
 from fractal_ssm import UsageError
 from fractal_ssm.ops.ssm import ssm
-from ssm_cases import H_OUT, SHAPES, B, H, L, P, check, inputs, loop
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch", "native"])

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from ssm_cases import H_OUT, SHAPES, B, H, L, P, check, cut, inputs, loop
+
 from fractal_ssm.ops.ssm import passes, ssm
 from fractal_ssm.ops.ssm.native import feedthrough_gradients
-from ssm_cases import H_OUT, SHAPES, B, H, L, P, check, cut, inputs, loop
 
 # Positions of a piece: parts of a sample (the last one short), one sample, two samples and one.
 SIZES = [1, 5, 16, L, 2 * L + 3]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
+
 from fractal_ssm.models.fractal.scaled_time import discretize_scaled
 from fractal_ssm.ops.step import MIMOStep, SISOStep, unobserved
-from torch.utils.flop_counter import FlopCounterMode
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
 precisions = pytest.mark.parametrize("real", [torch.float32, torch.float64])

@@ -6,9 +6,10 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from torch.autograd import gradcheck, gradgradcheck
+
 from fractal_ssm.errors import UsageError
 from fractal_ssm.ops.vandermonde import vandermonde, vandermonde_sum
-from torch.autograd import gradcheck, gradgradcheck
 
 LENGTHS = [1, 2, 3, 7, 15, 16, 17, 63, 64, 65, 1000]
 
@@ -109,9 +110,7 @@ def test_strong_decay_leaves_no_denormal_tables():
 def test_refusals(arguments):
     H, P, length, backend = arguments
     with pytest.raises(UsageError):
-        vandermonde(
-            torch.ones(3, 4, dtype=torch.complex64), torch.ones(H, P, dtype=torch.complex128), length, backend
-        )
+        vandermonde(torch.ones(3, 4, dtype=torch.complex64), torch.ones(H, P, dtype=torch.complex128), length, backend)
     with pytest.raises(UsageError, match="vandermonde_sum takes"):
         vandermonde_sum(torch.ones(3), torch.ones(3, 4, dtype=torch.complex128))
 
