@@ -82,7 +82,7 @@ def test_a_sweep_that_works(sweep, tmp_path):
 
 @pytest.mark.parametrize(("signum", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_the_sweep_with_its_table(sweep, signum, expected):
-    stop = lambda: os.kill(os.getpid(), signum)  # noqa: E731
+    stop = lambda: os.kill(os.getpid(), signum)
     status, rows, out, _ = sweep({0: 0.5, 1: stop, 2: 0.5}, "seed=0,1,2")
     assert status == expected
     assert [row["status"] for row in rows] == ["finished", "interrupted"]

@@ -93,8 +93,8 @@ def profile_tables(folder: Path) -> str:
         parts += [
             "",
             (
-                f"**{source.stem}**, {whole['part']}: {whole['samples_s']} samples/s, peak {whole['peak_mb']} MB over idle "
-                f"({whole['step_ms']} ms a step, {whole['threads']} thread(s), torch {whole['torch']})"
+                f"**{source.stem}**, {whole['part']}: {whole['samples_s']} samples/s, peak {whole['peak_mb']} MB "
+                f"over idle ({whole['step_ms']} ms a step, {whole['threads']} thread(s), torch {whole['torch']})"
             ),
             "",
             "| part | forward ms | backward ms | share |",

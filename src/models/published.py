@@ -49,7 +49,7 @@ def load_published(layer: nn.Module, arrays: Mapping[str, Any]) -> nn.Module:
             not finite in the layer's precision; a shape, length or option that does not fit. Nothing has been changed
             then.
     """
-    for kind, convert in _CONVERTERS.items():
+    for kind, convert in _CONVERTERS.items():  # noqa: B007 (used after the loop)
         if isinstance(layer, kind):
             break
     else:

@@ -23,5 +23,5 @@ def seed_all(seed: int, *path: str | int) -> None:
     """Seed Python, numpy and torch (CPU and GPUs) from the run's seed and a path."""
     derived = derived_seed(seed, *path)
     random.seed(derived)
-    np.random.seed(derived)
+    np.random.seed(derived)  # noqa: NPY002 (what plug-ins may draw from)
     torch.manual_seed(derived)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from functools import lru_cache
@@ -14,7 +15,6 @@ from fractal_ssm.data.pathfinder import tables
 from fractal_ssm.data.pathfinder.generate import Generator, checksum
 from fractal_ssm.data.pathfinder.parameters import CONTOUR_LENGTHS, SIZES, parameters
 from fractal_ssm.errors import UsageError
-import itertools
 
 
 @lru_cache(maxsize=40)

@@ -50,7 +50,7 @@ def test_spectrum_and_drive_against_sixty_digits(N, alpha):
     with mpmath.workdps(60):
         a = mpmath.mpf(repr(alpha))
         h = [mpmath.sqrt(2 * n + 1 - a) for n in range(N)]
-        sign = lambda n, k: (n > k) - (n < k)  # noqa: E731
+        sign = lambda n, k: (n > k) - (n < k)
         A = mpmath.matrix(N, N)
         for n in range(N):
             for k in range(N):

@@ -34,7 +34,7 @@ def test_checkpoint_changes_memory_only(name, options, padded, monkeypatch):
     lengths = torch.tensor([LENGTH, 1, 70]) if padded else None
     saved, results = {kept: [], remade: []}, []
     for layer, sizes in saved.items():
-        note = lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1]  # noqa: E731
+        note = lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1]
         with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
             y, _ = layer(u, lengths=lengths)
         results.append([y, *torch.autograd.grad(y.square().sum(), [u, *layer.parameters()])])

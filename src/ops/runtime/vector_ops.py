@@ -45,6 +45,7 @@ def _register(symbol: Callable[..., Any], operation: Any) -> None:
             return lambda x, y: operation(x, splat(y, x))
         if isinstance(y, Vector):
             return lambda x, y: operation(splat(x, y), y)
+        return None
 
 
 for _symbol, _operation in (

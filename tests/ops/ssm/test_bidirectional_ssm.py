@@ -121,7 +121,7 @@ def test_first_and_second_derivatives(extras):
     if extras:
         gamma = torch.randn(3, 2, dtype=torch.complex128).requires_grad_()
         tensors += [torch.randn(2, dtype=torch.float64).requires_grad_(), gamma]
-        function = lambda *parts: bidirectional_ssm(*parts[:5], D=parts[5], input_gain=parts[6])  # noqa: E731
+        function = lambda *parts: bidirectional_ssm(*parts[:5], D=parts[5], input_gain=parts[6])
     assert torch.autograd.gradcheck(function, tensors)
     assert torch.autograd.gradgradcheck(function, tensors)
 

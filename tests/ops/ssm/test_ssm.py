@@ -88,7 +88,7 @@ def test_first_and_second_derivatives_with_gain_and_feedthrough():
         for i, shape in enumerate(shapes)
     )
     tensors = [t.requires_grad_() for t in (u, a, B_bar, C, x0, gamma, D)]
-    function = lambda *parts: ssm(*parts[:5], input_gain=parts[5], D=parts[6])  # noqa: E731
+    function = lambda *parts: ssm(*parts[:5], input_gain=parts[5], D=parts[6])
     assert torch.autograd.gradcheck(function, tensors)
     assert torch.autograd.gradgradcheck(function, tensors)
 

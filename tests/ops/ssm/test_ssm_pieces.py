@@ -145,7 +145,7 @@ def test_recomputation_keeps_no_states(monkeypatch):
 
     def kept(flag: bool) -> int:
         sizes = []
-        pack = lambda t: sizes.append(t.numel() if t.data_ptr() != tensors[0].data_ptr() else 0)  # noqa: E731
+        pack = lambda t: sizes.append(t.numel() if t.data_ptr() != tensors[0].data_ptr() else 0)
         with torch.autograd.graph.saved_tensors_hooks(lambda t: (pack(t), t)[1], lambda t: t):
             ssm(*tensors, checkpoint=flag)
         return sum(sizes)
