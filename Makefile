@@ -45,9 +45,11 @@ test-quick: $(STAMP) ## run a few fast files of every room (under a minute)
 test-slow: $(STAMP) ## run the tests that take minutes
 	@$(RUN) -m pytest -m slow $(ARGS)
 
-lint: $(STAMP)   ## ruff: lint, and whether the format is the formatter's
+lint: $(STAMP)   ## ruff: lint and format; mypy: the types of the public names
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
+	@mkdir -p .typing && ln -sfn ../src .typing/fractal_ssm
+	@$(RUN) -m mypy
 
 docs: $(STAMP)   ## build the documentation site into site/
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build

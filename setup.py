@@ -23,7 +23,7 @@ setup(
     + ["fractal_ssm." + name for name in find_packages(str(here / "src"))]
     + ["fractal_ssm.configs"],
     package_dir={"fractal_ssm": "src", "fractal_ssm.configs": "configs"},
-    package_data={"fractal_ssm.configs": ["**/*.yaml"]},
+    package_data={"fractal_ssm": ["py.typed"], "fractal_ssm.configs": ["**/*.yaml"]},
     install_requires=[
         "torch>=2.11",
         "triton>=3.6; platform_system == 'Linux'",

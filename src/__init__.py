@@ -6,7 +6,34 @@ Names are loaded at first use, so that `import fractal_ssm` and `python -m train
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    # What `_EXPORTS` loads, for type checkers and editors; a test holds the two together.
+    from . import hippo as hippo
+    from .errors import UsageError as UsageError
+    from .models.backbone import SequenceModel as SequenceModel
+    from .models.base import SequenceLayer as SequenceLayer
+    from .models.blocks.block import Block as Block
+    from .models.build import load_model as load_model
+    from .models.dss import DSS as DSS
+    from .models.fractal import Fractal as Fractal
+    from .models.lru import LRU as LRU
+    from .models.published import load_published as load_published
+    from .models.s4 import S4 as S4
+    from .models.s4d import S4D as S4D
+    from .models.s5 import S5 as S5
+    from .models.transformer import Attention as Attention
+    from .ops.scan import scan as scan
+    from .registry import list_alphas as list_alphas
+    from .registry import list_datasets as list_datasets
+    from .registry import list_layers as list_layers
+    from .registry import list_measures as list_measures
+    from .registry import register_alpha as register_alpha
+    from .registry import register_dataset as register_dataset
+    from .registry import register_layer as register_layer
+    from .registry import register_measure as register_measure
+    from .training.optim import parameter_groups as parameter_groups
 
 __version__ = "0.1.0"
 
@@ -18,7 +45,11 @@ _EXPORTS = {
     "DSS": "models.dss",
     "LRU": "models.lru",
     "Attention": "models.transformer",
+    "SequenceLayer": "models.base",
+    "SequenceModel": "models.backbone",
+    "Block": "models.blocks.block",
     "load_model": "models.build",
+    "parameter_groups": "training.optim",
     "load_published": "models.published",
     "scan": "ops.scan",
     "hippo": "hippo",
