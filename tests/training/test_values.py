@@ -9,8 +9,9 @@ import pytest
 from torch import nn
 
 from fractal_ssm import UsageError
-from fractal_ssm.config import Config, OptimizerConfig, SchedulerConfig, check_options, compose, validate
+from fractal_ssm.config import Config, OptimizerConfig, SchedulerConfig, compose, validate
 from fractal_ssm.ranges import RANGES, check_numbers, numbers
+from fractal_ssm.registry import check_options
 from fractal_ssm.training.optim import parameter_groups
 from fractal_ssm.training.scheduler import schedule
 from fractal_ssm.training.trainer import check_devices
