@@ -32,6 +32,7 @@ class Plan:
         common: settings of every arm, such as budget=cpu.
         tuning: how the settings of the arms were chosen, a sentence for the table.
         threshold: validation accuracy for the column "samples to", or None.
+        made_of_runs: the plan only describes runs that are there, so none is missing.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Plan:
     common: Sequence[str] = field(default_factory=list)
     tuning: str = "the settings of the experiments as they are"
     threshold: float | None = None
+    made_of_runs: bool = False
 
     def __post_init__(self) -> None:
         if self.baseline not in self.arms:
@@ -112,7 +114,8 @@ def from_runs(name: str, folders: Sequence[Path], baseline: str | None = None) -
     runs = [replace(run, arm=run.label) for run in found if run.status != "damaged"]
     arms = {run.arm: [f"experiment={run.experiment}"] for run in runs}
     seeds = sorted({run.seed for run in runs})
-    return Plan(name, "", arms, baseline or next(iter(arms)), seeds, tuning="as the runs were made"), runs
+    first = baseline or next(iter(arms))
+    return Plan(name, "", arms, first, seeds, tuning="as the runs were made", made_of_runs=True), runs
 
 
 def ablation(name: str, task: str | None = None, folders: Sequence[Path] = ()) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def collect(plan: Plan, runs: Sequence[Run], allow_mixed: bool = False) -> Resul
     notes = [f"Mixed conditions, allowed by mixed=allow: {text}." for text in mixed]
     notes += [f"{run.arm}, seed {run.seed}, has no result: {run.reason}." for run in runs if not run.finished]
     absent = len(plan.arms) * len(plan.seeds) - len(runs)
-    if absent:
+    if absent and not plan.made_of_runs:
         notes.append(f"{absent} of {len(plan.arms) * len(plan.seeds)} runs have not been made yet.")
     return Results(plan, arms, differences, notes)
 
@@ -128,6 +128,11 @@ def signed(value: float) -> str:
     return "-" if math.isnan(value) else f"{100 * value:+.2f}"
 
 
+def interval(low: float, high: float) -> str:
+    """-0.01 and 0.02 as "-1.00 to +2.00"; a dash for nan."""
+    return "-" if math.isnan(low) else f"{signed(low)} to {signed(high)}"
+
+
 def probability(value: float) -> str:
     """Two digits, or "< 0.001"."""
     return "-" if math.isnan(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
@@ -147,7 +152,7 @@ def _arm(plan: Plan, name: str, runs: list[Run]) -> ArmResult:
     return ArmResult(
         name,
         runs,
-        len(plan.seeds),
+        len(runs) if plan.made_of_runs else len(plan.seeds),
         summary([run.score() for run in finished]) if finished else None,
         _mean([float(run.facts["metrics"]["test"]["majority"]) for run in finished]),
         left,

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from .results import Results, percent, probability, sentence, signed
+from .results import Results, interval, percent, probability, sentence, signed
 from .runs import conditions, differing, own_settings
 
 Table = tuple[Sequence[str], list[list[str]]]
@@ -58,8 +58,8 @@ def differences(results: Results) -> Table:
         [
             name,
             signed(found.mean),
-            f"{signed(found.low)} to {signed(found.high)}",
-            f"{signed(found.bootstrap_low)} to {signed(found.bootstrap_high)}",
+            interval(found.low, found.high),
+            interval(found.bootstrap_low, found.bootstrap_high),
             probability(found.p),
             probability(found.corrected_p),
             probability(found.permutation_p),

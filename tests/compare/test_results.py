@@ -129,6 +129,9 @@ def test_any_folder_of_runs_can_be_reported(tmp_path):
     plan, runs = from_runs("x", [tmp_path])
     assert list(plan.arms) == ["lra/s5-listops", "lra/s5-listops model.d_model=32"]
     assert collect(plan, runs).differences["lra/s5-listops model.d_model=32"].n == 5
+    # Nothing was planned, so nothing is missing.
+    found = collect(plan, runs[:7])
+    assert found.notes == [] and tables.arms(found)[1][1][2] == "2"
     with pytest.raises(UsageError, match="no run below"):
         from_runs("x", [tmp_path / "none"])
 
