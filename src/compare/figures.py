@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 
 import matplotlib
@@ -44,7 +45,7 @@ def curves(results: Results) -> str:
             steps, low, mean, high = band(arm)
             if len(steps):
                 axes.fill_between(steps, low, high, color=colour, alpha=0.18, lw=0)
-                axes.plot(steps, mean, color=colour, marker="." if len(steps) < 30 else None, label=arm.name)
+                axes.plot(steps, mean, color=colour, marker="." if len(steps) < 30 else None, label=wrapped(arm.name))
         _finish(axes, "step", "validation accuracy, %")
         return _svg(figure)
 
@@ -57,7 +58,12 @@ def cost(results: Results) -> str:
         for colour, arm in _coloured(results):
             minutes = [run.cpu_seconds / 60 for run in arm.finished]
             axes.plot(
-                minutes, [100 * run.score() for run in arm.finished], "o", color=colour, alpha=0.8, label=arm.name
+                minutes,
+                [100 * run.score() for run in arm.finished],
+                "o",
+                color=colour,
+                alpha=0.8,
+                label=wrapped(arm.name),
             )
         _finish(axes, "processor time of the fit, minutes", "test accuracy, %")
         return _svg(figure)
@@ -77,11 +83,16 @@ def forest(results: Results) -> str:
             axes.plot(100 * found.mean, row, "s" if found.claimed else "o", color=colours[name], ms=6)
             each = [100 * d for d in seed_differences(results, name)]
             axes.plot(each, [row + 0.22] * len(each), "|", color=colours[name], ms=6, alpha=0.8)
-        axes.set_yticks(range(len(names)), list(reversed(names)))
+        axes.set_yticks(range(len(names)), [wrapped(name) for name in reversed(names)])
         axes.set_ylim(-0.6, len(names) - 0.3)
         axes.set_xlabel(f"points of test accuracy above {results.plan.baseline}")
         axes.grid(axis="x")
         return _svg(figure)
+
+
+def wrapped(name: str) -> str:
+    """A name in lines of about thirty characters."""
+    return textwrap.fill(name, 32)
 
 
 def band(arm: ArmResult) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

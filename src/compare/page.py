@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from . import figures, tables
-from .results import Results, sentence
+from .results import Results, sentences
 
 _CSS = """
 :root { color-scheme: light dark; --ink: light-dark(#1c1e21, #e4e6ea); --soft: light-dark(#5c6370, #a2a9b4);
@@ -14,8 +14,10 @@ body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var
   margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.7rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 .question { color: var(--soft); margin-top: .2rem; font-size: 1.05rem; }
-.answer { background: var(--card); border-left: 4px solid #3b7dd8; padding: .8rem 1.1rem; border-radius: .3rem; }
-.note { border-left: 4px solid #d9541e; background: var(--card); padding: .5rem 1.1rem; border-radius: .3rem; }
+.answer { background: var(--card); border-left: 4px solid #3b7dd8; padding: .8rem 1.1rem .8rem 2rem;
+  border-radius: .3rem; }
+.note { border-left: 4px solid #d9541e; background: var(--card); padding: .5rem 1.1rem .5rem 2rem; border-radius: .3rem;
+  overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
@@ -35,11 +37,12 @@ def html(results: Results, command: str) -> str:
         command: how to repeat the comparison.
     """
     plan = results.plan
+    said = "".join(f"<li>{escape(text)}</li>" for text in sentences(results))
     notes = "".join(f"<li>{escape(note)}</li>" for note in results.notes)
     runs_header, runs_rows = tables.runs(results)
     body = [
         f"<h1>{escape(plan.name)}</h1><p class=question>{escape(plan.question)}</p>",
-        f"<p class=answer>{escape(sentence(results))}</p>",
+        f"<ul class=answer>{said}</ul>",
         f"<ul class=note>{notes}</ul>" if notes else "",
         "<h2>Arms</h2>" + _table(tables.arms(results)),
         f"<p class=caption>Mean ± standard deviation over the seeds. Tuning: {escape(plan.tuning)}.</p>",

@@ -16,8 +16,9 @@ from .statistics import Difference, Summary, difference, holm, share_interval, s
 class ArmResult:
     """One arm over its finished runs; `summary` is None where there is none.
 
-    left_chance, chance_interval: share of the planned seeds whose accuracy lies above the majority class by more than
-        three standard errors of a guesser, with Wilson's 95 % interval; a failed run counts as not having left it.
+    ended: runs that finished or failed.
+    left_chance, chance_interval: how many of these have an accuracy above the majority class by more than three
+        standard errors of a guesser, with Wilson's 95 % interval; a failed run counts as not having left chance.
     samples_to: (median of the runs that got there, how many) for the plan's threshold, or None.
     """
 
@@ -26,6 +27,7 @@ class ArmResult:
     planned: int
     summary: Summary | None
     majority: float
+    ended: int
     left_chance: int
     chance_interval: tuple[float, float]
     parameters: int
@@ -87,30 +89,29 @@ def collect(plan: Plan, runs: Sequence[Run], allow_mixed: bool = False) -> Resul
     return Results(plan, arms, differences, notes)
 
 
-def sentence(results: Results) -> str:
-    """What may be said, in plain words.
+def sentences(results: Results) -> list[str]:
+    """What may be said, in plain words, one arm at a time.
 
-    One arm at a time: a difference that is claimed, with its interval; or that none can be claimed, and how large one
-    would have been seen.
+    A difference that is claimed, with its interval; or that none can be claimed, and which would have been seen.
     """
-    said = []
-    for name, found in results.differences.items():
-        if found.n < 2:
-            said.append(f"{name}: one pair of runs shows nothing; two are the least, five the custom.")
-        elif found.claimed:
-            word = "above" if found.mean > 0 else "below"
-            said.append(
-                f"{name} lies {points(abs(found.mean))} {word} {results.plan.baseline} "
-                f"(95 % interval {signed(found.low)} to {signed(found.high)}, n = {found.n}, "
-                f"p = {probability(found.corrected_p)} after correction)."
-            )
-        else:
-            said.append(
-                f"{name}: no difference from {results.plan.baseline} can be claimed at n = {found.n} "
-                f"({signed(found.mean)}, 95 % interval {signed(found.low)} to {signed(found.high)}); "
-                f"{points(found.detectable)} would have been seen."
-            )
-    return " ".join(said) or "There is no pair of finished runs yet, so nothing can be said."
+    said = [_said(name, found, results.plan.baseline) for name, found in results.differences.items()]
+    return said or ["There is no pair of finished runs yet, so nothing can be said."]
+
+
+def _said(name: str, found: Difference, baseline: str) -> str:
+    if found.n < 2:
+        return f"{name}: one pair of runs shows nothing; two are the least, five the custom."
+    if found.claimed:
+        word = "above" if found.mean > 0 else "below"
+        return (
+            f"{name} lies {points(abs(found.mean))} {word} {baseline} (95 % interval "
+            f"{interval(found.low, found.high)}, n = {found.n}, p = {probability(found.corrected_p)} after correction)."
+        )
+    return (
+        f"{name}: no difference from {baseline} can be claimed at n = {found.n} ({signed(found.mean)}, 95 % interval "
+        f"{interval(found.low, found.high)}, p = {probability(found.corrected_p)} after correction); "
+        f"{points(found.detectable)} would have been seen."
+    )
 
 
 def percent(value: float, digits: int = 2) -> str:
@@ -147,7 +148,7 @@ def _pairs(plan: Plan, runs: Sequence[Run], arm: str) -> list[tuple[float, float
 def _arm(plan: Plan, name: str, runs: list[Run]) -> ArmResult:
     finished = [run for run in runs if run.finished]
     left = sum(run.left_chance for run in finished)
-    seen = max(len(runs), 1)
+    ended = sum(run.status in ("finished", "failed") for run in runs)
     samples = sorted(n for run in finished if plan.threshold and (n := run.samples_to(plan.threshold)) is not None)
     return ArmResult(
         name,
@@ -155,8 +156,9 @@ def _arm(plan: Plan, name: str, runs: list[Run]) -> ArmResult:
         len(runs) if plan.made_of_runs else len(plan.seeds),
         summary([run.score() for run in finished]) if finished else None,
         _mean([float(run.facts["metrics"]["test"]["majority"]) for run in finished]),
+        ended,
         left,
-        share_interval(left, seen),
+        share_interval(left, max(ended, 1)),
         int(finished[0].facts["parameters"]) if finished else 0,
         _mean([run.steps_per_second for run in finished]),
         _mean([run.cpu_seconds / 60 for run in finished]),

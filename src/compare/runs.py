@@ -156,9 +156,14 @@ def conditions(run: Run) -> dict[str, Any]:
         "split": data.get("split_fingerprint"),
         "source of the data": data.get("source"),
         "budget": run.facts.get("choices", {}).get("budget"),
-        "code revision": run.facts.get("commit"),
+        "code revision": _revision(run.facts.get("commit")),
         "torch": run.facts.get("versions", {}).get("torch"),
     }
+
+
+def _revision(commit: str | None) -> str | None:
+    """The first twelve digits, and whether the tree had been edited."""
+    return commit and commit[:12] + ("-dirty" if commit.endswith("-dirty") else "")
 
 
 def mixtures(runs: Sequence[Run]) -> list[str]:

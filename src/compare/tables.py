@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from .results import Results, interval, percent, probability, sentence, signed
+from .results import Results, interval, percent, probability, sentences, signed
 from .runs import conditions, differing, own_settings
 
 Table = tuple[Sequence[str], list[list[str]]]
@@ -30,7 +30,7 @@ def arms(results: Results) -> Table:
             arm.name,
             f"{100 * arm.summary.mean:.2f}{spread} %",
             str(arm.summary.n) if arm.summary.n == arm.planned else f"{arm.summary.n} of {arm.planned}",
-            f"{arm.left_chance} of {len(arm.runs)} ({100 * low:.0f} to {100 * high:.0f} %)",
+            f"{arm.left_chance} of {arm.ended} ({100 * low:.0f} to {100 * high:.0f} %)",
             percent(arm.majority),
             published(arm.finished[0].experiment),
             f"{arm.parameters:,}",
@@ -128,9 +128,9 @@ def as_csv(table: Table) -> str:
 def page(results: Results) -> str:
     """The report as Markdown."""
     plan = results.plan
-    parts = [f"# {plan.name}", plan.question, sentence(results)]
+    parts = [f"# {plan.name}", plan.question, "\n".join(f"* {said}" for said in sentences(results))]
     if results.notes:
-        parts.append("\n".join(f"* {note}" for note in results.notes))
+        parts.append("Note:\n\n" + "\n".join(f"* {note}" for note in results.notes))
     parts += [markdown(arms(results)), markdown(differences(results))]
     parts.append(f"Tuning: {plan.tuning}. Seeds: {', '.join(map(str, plan.seeds))}.")
     parts += ["Settings that differ:", markdown(settings(results)), "Shared by all runs:", markdown(shared(results))]

@@ -11,7 +11,7 @@ from fake_runs import make_run
 from fractal_ssm import UsageError
 from fractal_ssm.compare import page, tables
 from fractal_ssm.compare.plan import Plan, from_runs
-from fractal_ssm.compare.results import collect, sentence
+from fractal_ssm.compare.results import collect, sentences
 from fractal_ssm.compare.statistics import difference
 
 A, B = (0.50, 0.52, 0.51, 0.53, 0.50), (0.56, 0.57, 0.58, 0.58, 0.57)
@@ -34,14 +34,15 @@ def test_a_difference_is_that_of_the_pairs(plan, tmp_path):
     assert found.differences["b"] == difference(list(zip(A, B, strict=True)))
     assert found.differences["b"].claimed
     assert re.fullmatch(
-        r"b lies 6\.00 points above a \(95 % interval \+\d\.\d\d to \+\d\.\d\d, n = 5, p = .*\)\.", sentence(found)
+        r"b lies 6\.00 points above a \(95 % interval \+\d\.\d\d to \+\d\.\d\d, n = 5, p = .*\)\.",
+        " ".join(sentences(found)),
     )
 
 
 def test_no_claim_says_what_would_have_been_seen(plan, tmp_path):
     found = collect(plan, fill(plan, tmp_path, {"a": A, "b": A[::-1]}))
-    assert "no difference from a can be claimed at n = 5" in sentence(found)
-    assert f"{100 * found.differences['b'].detectable:.2f} points would have been seen" in sentence(found)
+    assert "no difference from a can be claimed at n = 5" in " ".join(sentences(found))
+    assert f"{100 * found.differences['b'].detectable:.2f} points would have been seen" in " ".join(sentences(found))
 
 
 def test_only_seeds_that_both_have_are_pairs(plan, tmp_path):
@@ -148,6 +149,6 @@ def test_a_damaged_record_is_a_row_and_stops_nothing(plan, tmp_path, text):
 
 def test_one_run_has_a_page(plan, tmp_path):
     found = collect(plan, fill(plan, tmp_path, {"a": A[:1]}))
-    assert "no pair" in sentence(found)
+    assert "no pair" in " ".join(sentences(found))
     page.html(found, "x")
     np.testing.assert_equal(found.arms[0].summary.n, 1)
