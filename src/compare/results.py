@@ -97,6 +97,15 @@ def sentence(results: Results) -> str:
     for name, found in results.differences.items():
         if found.n < 2:
             said.append(f"{name}: one pair of runs shows nothing; two are the least, five the custom.")
+        elif math.isnan(found.mean):
+            said.append(f"{name}: the score of a run is no number, so nothing can be said.")
+        elif math.isnan(found.low):
+            claim = "is claimed" if found.claimed else "can be claimed"
+            said.append(
+                f"{name}: {'the' if found.claimed else 'no'} difference from {results.plan.baseline} {claim} at "
+                f"n = {found.n} ({signed(found.mean)} in every pair, sign-flip test p = "
+                f"{probability(found.corrected_p)}); equal differences leave no interval."
+            )
         elif found.claimed:
             word = "above" if found.mean > 0 else "below"
             said.append(
