@@ -51,6 +51,24 @@ def test_a_plan_is_kept_and_another_refused(plan, tmp_path):
         load(tmp_path)
 
 
+def test_a_dry_run_counts_no_runs_of_another_plan(plan, tmp_path, capsys):
+    plan.save(tmp_path)
+    words = ["experiments=lra/s5-listops,lra/s4d-listops", "budget=smoke", "model.d_model=24", f"results={tmp_path}"]
+    assert main([*words, "--dry-run"]) == 2
+    said = capsys.readouterr()
+    assert "holds a comparison with other" in said.err and "are there" not in said.out
+
+
+@pytest.mark.parametrize("place", ["", "file", "file/under", "dangling"])
+def test_a_results_folder_that_cannot_be(plan, tmp_path, capsys, place):
+    (tmp_path / "file").write_text("dear")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    results = tmp_path / place if place else ""
+    words = ["experiments=lra/s5-listops,lra/s4d-listops", "budget=smoke", "seeds=1", f"results={results}"]
+    assert main(words) == 2
+    assert "Error: results" in capsys.readouterr().err
+
+
 def test_a_launcher_gets_one_sweep_an_arm(plan, tmp_path):
     commands = launch.sweeps(plan, launch.missing(plan, tmp_path), "joblib")
     assert len(commands) == 2
