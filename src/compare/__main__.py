@@ -13,6 +13,7 @@ ranges (a file), mixed=allow, retry=true. Every other key=value is a setting of 
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from ..errors import UsageError, did_you_mean
 from ..files import WriteFailed
+from ..training.signals import Signals, Stop
 from . import plan as plans
 from .plan import Plan
 from .runs import Run
@@ -42,7 +44,8 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; the exit status: 0, 1 if a run has no result, 2 for a mistake of the user, 130 after Ctrl-C."""
+    """Entry point; the exit status: 0, 1 if a run has no result, 2 for a mistake of the user, 130 after Ctrl-C, 143
+    after SIGTERM."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = parse(words)
@@ -51,13 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if "--list" in options.flags:
             return _list(options)
-        return _report(options, words) if options.report else _compare(options, words)
+        # A signal ends the runs, which save, before it ends this process: they would go on without it.
+        with Signals():
+            return _report(options, words) if options.report else _compare(options, words)
     except UsageError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stop) as stop:
         print("Interrupted. The same command goes on where it stopped.", file=sys.stderr)
-        return 130
+        return 128 + getattr(stop, "signum", signal.SIGINT)
     except WriteFailed as error:
         print(f"Stopped: {error.filename} could not be written: {error.strerror}.", file=sys.stderr)
         return 1
