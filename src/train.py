@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 register_schema()
 
+# What a disk answers that takes no more; our own files say it with `WriteFailed`, Hydra's multirun.yaml does not.
+_DISK = (errno.ENOSPC, errno.EDQUOT)
+
 
 def main() -> None:
     """Entry point of the command line.
@@ -99,6 +102,9 @@ def _main(traceback_wanted: bool) -> int:
             raise
         return _told(f"Error: {explain(error)}", 2)
     except OSError as error:
+        if error.errno in _DISK:
+            where = "A file of Hydra" if error.filename is None else error.filename
+            return _told(f"Stopped: {where} could not be written: {error.strerror}. Free some space first.", 1)
         if error.errno != errno.ENAMETOOLONG:
             raise
         return _told(brief(f"Error: '{error.filename}' is longer than a file's name can be. Choose a shorter one."), 2)

@@ -29,7 +29,8 @@ ALLOWED = {
     "data": {"errors", "jit_cache", "registry", "data"},
     "compare": {
         *("errors", "config", "config_errors", "registry", "train", "data.base", "models.build", "compare"),
-        *("files", "training.record", "training.resume", "training.lock", "training.table"),
+        *("files", "run_folder", "training.record", "training.resume", "training.lock", "training.signals"),
+        "training.table",
     },
     "training": {
         *("errors", "files", "ranges", "registry", "checkpoint", "config", "training"),

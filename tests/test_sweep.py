@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import math
 import os
 import signal
@@ -119,3 +120,13 @@ def test_jobs_in_processes_of_their_own(tmp_path):
     (table,) = tmp_path.glob("runs/sweeps/*/sweep.csv")
     with open(table) as file:
         assert [row["status"] for row in csv.DictReader(file)] == ["finished"] * 2 + ["failed"] * 2
+
+
+def test_a_disk_too_full_for_the_file_of_hydra(sweep, monkeypatch):
+    def save(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(OmegaConf, "save", save)
+    status, _, _, err = sweep({0: 0.5, 1: 0.5}, "seed=0,1")
+    assert status == 1
+    assert "Stopped: A file of Hydra could not be written: No space left on device." in err and "Traceback" not in err

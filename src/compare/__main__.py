@@ -13,12 +13,15 @@ ranges (a file), mixed=allow, retry=true. Every other key=value is a setting of 
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UsageError, did_you_mean
+from ..files import WriteFailed
+from ..training.signals import Signals, Stop
 from . import plan as plans
 from .plan import Plan
 from .runs import Run
@@ -41,7 +44,8 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; the exit status: 0, 1 if a run has no result, 2 for a mistake of the user, 130 after Ctrl-C."""
+    """Entry point; the exit status: 0, 1 if a run has no result, 2 for a mistake of the user, 130 after Ctrl-C, 143
+    after SIGTERM."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = parse(words)
@@ -50,13 +54,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if "--list" in options.flags:
             return _list(options)
-        return _report(options, words) if options.report else _compare(options, words)
+        # A signal ends the runs, which save, before it ends this process: they would go on without it.
+        with Signals():
+            return _report(options, words) if options.report else _compare(options, words)
     except UsageError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stop) as stop:
         print("Interrupted. The same command goes on where it stopped.", file=sys.stderr)
-        return 130
+        return 128 + getattr(stop, "signum", signal.SIGINT)
+    except WriteFailed as error:
+        print(f"Stopped: {error.filename} could not be written: {error.strerror}.", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         return 0
 
@@ -160,7 +169,7 @@ def _compare(options: Options, words: Sequence[str]) -> int:
 
     plan = make_plan(options)
     progress.check(plan, options.config_dirs)
-    results = Path(options.own.get("results", f"runs/compare/{plan.name}"))
+    results = _results(options, Path(f"runs/compare/{plan.name}"))
     if "tune" in options.own:
         tuned = _tune(plan, results, options)
         if tuned is None:
@@ -175,6 +184,8 @@ def _make(plan: Plan, results: Path, options: Options) -> bool:
     """Show the plan and run what it lacks; False after a dry run."""
     from . import launch, progress
 
+    # Before what is there is counted: runs of another plan are none of this one.
+    plan.check_folder(results)
     jobs = launch.missing(plan, results, retry=_flag(options, "retry", "false", "true"))
     at_once = _jobs(options.own.get("jobs"))
     print(progress.outline(plan, results, jobs, at_once), flush=True)
@@ -222,7 +233,14 @@ def _report(options: Options, words: Sequence[str]) -> int:
         plan, runs = plans.from_runs(options.own.get("name", first.name), options.folders, options.own.get("baseline"))
     else:
         runs = _joined(plan, options.folders)
-    return _write(plan, runs, Path(options.own.get("results", first)), options, words)
+    return _write(plan, runs, _results(options, first), options, words)
+
+
+def _results(options: Options, default: Path) -> Path:
+    text = options.own.get("results")
+    if text is not None and not text.strip():
+        raise UsageError(f"results is empty: name a folder, or leave it out for {default}.")
+    return default if text is None else Path(text)
 
 
 def _joined(plan: Plan, folders: Sequence[Path]) -> list[Run]:
@@ -239,9 +257,11 @@ def _joined(plan: Plan, folders: Sequence[Path]) -> list[Run]:
 def _write(plan: Plan, runs: list[Run], results: Path, options: Options, words: Sequence[str]) -> int:
     """Write report.html, report.md and the CSV files, and print the table; 1 if a run has no result."""
     from ..files import write_text
+    from ..run_folder import make_writable
     from . import page, tables
     from .results import collect
 
+    make_writable("results", str(results))
     found = collect(plan, runs, allow_mixed=_flag(options, "mixed", "refuse", "allow"))
     command = "python -m fractal_ssm.compare " + shlex.join(words)
     write_text(results / "report.html", page.html(found, command))

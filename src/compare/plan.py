@@ -14,6 +14,7 @@ import yaml
 
 from ..errors import UsageError, did_you_mean, unknown
 from ..files import write_text
+from ..run_folder import make_writable
 from .runs import Run, find, read
 
 PLAN_FILE = "plan.json"
@@ -64,8 +65,8 @@ class Plan:
         runs = [read(self.folder(results, arm, seed), arm) for arm in self.arms for seed in self.seeds]
         return [run for run in runs if run.status != "missing"]
 
-    def save(self, results: Path) -> None:
-        """Write plan.json into the results folder.
+    def check_folder(self, results: Path) -> None:
+        """Refuse a results folder whose runs are not those of this plan.
 
         Raises:
             UsageError: the folder holds another plan; only seeds, the question and the threshold may change.
@@ -78,7 +79,15 @@ class Plan:
                         f"{results} holds a comparison with other {what}: {getattr(before, what)} there, "
                         f"{getattr(self, what)} now. Name another folder: results=..."
                     )
-        results.mkdir(parents=True, exist_ok=True)
+
+    def save(self, results: Path) -> None:
+        """Write plan.json into the results folder.
+
+        Raises:
+            UsageError: the folder cannot be made or written in, or `check_folder`.
+        """
+        self.check_folder(results)
+        make_writable("results", str(results))
         write_text(results / PLAN_FILE, json.dumps(asdict(self), indent=2) + "\n")
 
 

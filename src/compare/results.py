@@ -101,6 +101,14 @@ def sentences(results: Results) -> list[str]:
 def _said(name: str, found: Difference, baseline: str) -> str:
     if found.n < 2:
         return f"{name}: one pair of runs shows nothing; two are the least, five the custom."
+    if math.isnan(found.mean):
+        return f"{name}: the score of a run is no number, so nothing can be said."
+    if math.isnan(found.low):
+        told = "the difference" if found.claimed else "no difference"
+        return (
+            f"{name}: {told} from {baseline} can be claimed at n = {found.n} ({signed(found.mean)} in every pair, sign-flip "
+            f"test p = {probability(found.corrected_p)}); equal differences leave no interval."
+        )
     if found.claimed:
         word = "above" if found.mean > 0 else "below"
         return (

@@ -36,15 +36,15 @@ class Difference:
     Attributes:
         mean: of the n differences.
         low, high: 95 % interval by Student's t, n - 1 degrees of freedom: exact for normal differences, and honest for
-            few pairs. nan for n < 2.
+            few pairs. nan for n < 2, and where all differences are equal and show no spread.
         bootstrap_low, bootstrap_high: 95 % interval by the bias-corrected bootstrap over the pairs. With few pairs it
             is too short (for n = 5 it covers the truth in about five of six cases), so no claim rests on it.
-        p: two-sided, of the paired t test.
+        p: two-sided, of the paired t test; where all differences are equal `permutation_p`, since t is then undefined.
         permutation_p: two-sided, of the sign-flip test over all 2^n assignments; at least 2 / 2^n, so fewer than six
             pairs never reach 0.05.
         corrected_p: `p` after Holm's correction over the differences of one table.
         detectable: smallest difference that n pairs with this spread would have shown (two-sided test at 5 %) in four
-            of five cases.
+            of five cases; nan without a spread.
     """
 
     mean: float
@@ -78,13 +78,14 @@ def difference(pairs: Sequence[tuple[float, float]]) -> Difference:
     """The difference of n >= 1 pairs (a, b), not yet corrected for other comparisons (`corrected_p` is `p`)."""
     d = np.asarray([b - a for a, b in pairs], dtype=np.float64)
     n, mean = len(d), float(d.mean())
-    if n < 2:
+    if n < 2 or math.isnan(mean):
         return Difference(mean, n)
     # Means of equal numbers may differ from them in the last digit, which would be taken for a spread.
     spread = float(d.std(ddof=1)) if np.ptp(d) > 1e-12 * np.abs(d).max() else 0.0
     if spread == 0.0:
-        p = 1.0 if mean == 0.0 else 0.0
-        return Difference(mean, n, mean, mean, mean, mean, p, _permutation_p(d), p, 0.0)
+        # No spread to judge by: scores are counts of a test split, and small splits give equal differences by chance.
+        p = _permutation_p(d)
+        return Difference(mean, n, p=p, permutation_p=p, corrected_p=p)
     error = spread / math.sqrt(n)
     half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
     p = float(2 * stats.t.sf(abs(mean) / error, n - 1))

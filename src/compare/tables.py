@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 
 from .results import Results, interval, percent, probability, sentences, signed
@@ -63,7 +64,7 @@ def differences(results: Results) -> Table:
             probability(found.p),
             probability(found.corrected_p),
             probability(found.permutation_p),
-            "-" if found.n < 2 else f"{100 * found.detectable:.2f}",
+            "-" if math.isnan(found.detectable) else f"{100 * found.detectable:.2f}",
             str(found.n),
         ]
         for name, found in results.differences.items()

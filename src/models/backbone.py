@@ -18,6 +18,8 @@ from .blocks.encoder import Encoder
 from .blocks.mixer import MIXERS
 from .blocks.norm import build_norm
 
+LARGEST_DEPTH = 1000
+
 
 class SequenceModel(nn.Module):
     """Sequence classifier: encoder, n residual blocks around one kind of layer, pooling, head.
@@ -217,6 +219,12 @@ def _check_layer(layer: SequenceLayer, d_model: int) -> None:
         raise UsageError(f"{kind}.roles is {layer.roles!r}. Set a dict, parameter name -> A, B, C, D or dt.")
 
 
+def check_depth(n_layers: int) -> None:
+    """Refuse a number of blocks that would take minutes to build, before there is a message."""
+    if n_layers > LARGEST_DEPTH:
+        raise UsageError(f"The model takes n_layers of at most {LARGEST_DEPTH}, got {n_layers}. Usual are 4 to 8.")
+
+
 def _check(
     n_classes: int,
     d_model: int,
@@ -230,6 +238,7 @@ def _check(
     for name, value in {"n_classes": n_classes, "d_model": d_model, "n_layers": n_layers}.items():
         if value < 1:
             raise UsageError(f"The model needs {name} >= 1, got {value}.")
+    check_depth(n_layers)
     if not 0.0 <= dropout < 1.0:
         raise UsageError(f"dropout is a probability in [0, 1), got {dropout}.")
     if not 0.0 < bn_momentum <= 1.0:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..checkpoint import check_entries, read_checkpoint
 from ..errors import UsageError, did_you_mean
 from ..registry import check_options, import_plugins, layers
-from .backbone import SequenceModel
+from .backbone import SequenceModel, check_depth
 
 # What a model is told by its dataset rather than by the configuration.
 DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task")
@@ -58,6 +58,7 @@ def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Se
         facts = {**facts, "n_tokens": 2}
     # Check n_layers before building the one-block probe.
     check_options("model", SequenceModel, node, DATA_FACTS)
+    check_depth(node.get("n_layers", 1))
     model = build_model({**node, "n_layers": min(1, node.get("n_layers", 1))}, facts).eval()
     for dt_scale in set(dt_scales) - {1.0}:
         _try_step(model, dt_scale, facts["d_input"])

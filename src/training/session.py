@@ -157,6 +157,10 @@ class Session:
         """What there is to go on from."""
         last = self.run_dir / "checkpoints" / "last.ckpt"
         if not last.exists():
+            if last.with_name("best.ckpt").exists():
+                # It is written first; then the disk was full.
+                best = f"{self._shown}/checkpoints/best.ckpt"
+                return f"The same command with resume={best} goes on from the best validation so far."
             return "There is no checkpoint yet."
         step = self._last.step if self._last is not None else None
         if step is None and self._checkpoint is not None and self._in_own_folder():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from fake_runs import make_run
 
@@ -49,6 +52,46 @@ def test_a_plan_is_kept_and_another_refused(plan, tmp_path):
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(UsageError, match="not a plan"):
         load(tmp_path)
+
+
+def test_a_dry_run_counts_no_runs_of_another_plan(plan, tmp_path, capsys):
+    plan.save(tmp_path)
+    words = ["experiments=lra/s5-listops,lra/s4d-listops", "budget=smoke", "model.d_model=24", f"results={tmp_path}"]
+    assert main([*words, "--dry-run"]) == 2
+    said = capsys.readouterr()
+    assert "holds a comparison with other" in said.err and "are there" not in said.out
+
+
+@pytest.mark.parametrize("place", ["", "file", "file/under", "dangling"])
+def test_a_results_folder_that_cannot_be(plan, tmp_path, capsys, place):
+    (tmp_path / "file").write_text("dear")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    results = tmp_path / place if place else ""
+    words = ["experiments=lra/s5-listops,lra/s4d-listops", "budget=smoke", "seeds=1", f"results={results}"]
+    assert main(words) == 2
+    assert "Error: results" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_runs_first(tmp_path, monkeypatch, capsys, signum):
+    """SIGTERM alone would end this process only, and its runs would go on without it."""
+    ended = []
+
+    class Process:
+        pid, terminate, wait = 0, lambda self: ended.append("told"), lambda self: ended.append("waited")
+
+        def poll(self):
+            os.kill(os.getpid(), signum)
+
+    def start(pool, job):
+        job.process = Process()
+        return job
+
+    monkeypatch.setattr(launch.Pool, "_start", start)
+    words = ["experiments=lra/s5-listops", "budget=smoke", "seeds=1", f"results={tmp_path / 'results'}"]
+    assert main(words) == 128 + signum
+    assert ended == ["told", "waited"]
+    assert "goes on where it stopped" in capsys.readouterr().err
 
 
 def test_a_launcher_gets_one_sweep_an_arm(plan, tmp_path):

@@ -44,8 +44,19 @@ def test_one_pair_has_a_mean_and_claims_nothing():
 def test_equal_differences(step):
     found = difference([(0.1 * i, 0.1 * i + step) for i in range(5)])
     assert found.mean == pytest.approx(step)
-    assert found.detectable == 0.0
-    assert found.p == (1.0 if step == 0.0 else 0.0)
+    assert math.isnan(found.low) and math.isnan(found.detectable)
+    assert found.p == found.corrected_p == (1.0 if step == 0.0 else 2 / 2**5) and not found.claimed
+
+
+def test_equal_differences_of_two_small_test_splits_claim_nothing():
+    """One of eight samples more, twice: a t test would call it certain."""
+    assert not difference([(0.0, 0.125), (0.0, 0.125)]).claimed
+    assert difference([(0.0, 0.125)] * 6).claimed
+
+
+def test_a_score_that_is_no_number_claims_nothing():
+    found = difference([(0.5, math.nan), (0.5, 0.6), (0.5, 0.7)])
+    assert math.isnan(found.p) and not found.claimed
 
 
 def test_holm():

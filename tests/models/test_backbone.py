@@ -148,6 +148,7 @@ def test_dropout_acts_in_training_only():
     ("options", "message"),
     [
         ({"n_layers": 0}, "n_layers >= 1"),
+        ({"n_layers": 100_000}, "n_layers of at most 1000, got 100000"),
         ({"dropout": 1.0}, "probability"),
         ({"bn_momentum": 0.0}, "share in"),
         ({"mixer": "silugate"}, "Did you mean 'silu_gate'"),

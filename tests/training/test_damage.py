@@ -271,3 +271,19 @@ def test_a_full_disk_is_told_in_words(toy_config, tmp_path, monkeypatch, number,
     monkeypatch.syspath_prepend(FOLDER)
     config.resume = str(tmp_path / "checkpoints" / "last.ckpt")
     assert run(config, tmp_path)["steps"] == 16
+
+
+def test_a_disk_that_took_only_the_best_checkpoint(toy_config, tmp_path, monkeypatch):
+    from fractal_ssm.files import WriteFailed
+    from fractal_ssm.training.checkpoints import AtomicCheckpointIO
+
+    original = AtomicCheckpointIO.save_checkpoint
+
+    def save(self, checkpoint, path, storage_options=None):
+        if Path(path).name == "last.ckpt":
+            raise WriteFailed(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        original(self, checkpoint, path)
+
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", save)
+    with pytest.raises(RunFailed, match=r"resume=.*checkpoints/best.ckpt goes on from the best validation so far"):
+        run(toy_config(*OPTIONS), tmp_path)
