@@ -101,7 +101,8 @@ class Registry:
         """Refuse a node whose name or options the part does not have; builds nothing.
 
         Raises:
-            UsageError: not a mapping, no `name`, an unknown name, an unknown option or a missing one.
+            UsageError: not a mapping, no `name`, an unknown name, an unknown option or a missing one, or a class with
+                abstract methods.
         """
         if not isinstance(node, Mapping):
             raise UsageError(
@@ -113,6 +114,11 @@ class Registry:
                 f"{self._article} {self.kind} needs a 'name', got {dict(node)}. Known: {', '.join(self.names())}."
             )
         name, runtime = node["name"], set(runtime)
+        if unfinished := sorted(getattr(self.get(name), "__abstractmethods__", ())):
+            raise UsageError(
+                f"The {self.kind} '{name}' ({_qualified(self.get(name))}) lacks {', '.join(unfinished)}, which its "
+                f"base class asks for. Define them in the class."
+            )
         options = {key: value for key, value in node.items() if key != "name"}
         allowed = check_names(f"The {self.kind} '{name}'", self.get(name), options, runtime)
         parameters = inspect.signature(self.get(name)).parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import sys
 
 import pytest
@@ -24,6 +25,16 @@ def test_register_build_and_list(registry):
     assert registry.names() == ["one"] and registry.get("one") is one
     assert registry.options("one", runtime=["size"]) == ["scale"]
     assert registry.build({"name": "one", "scale": 3.0}, size=2, not_asked_for=1) == 6.0
+
+
+def test_an_unfinished_class_is_told(registry):
+    @registry.register("half")
+    class Half(abc.ABC):
+        @abc.abstractmethod
+        def causal(self): ...
+
+    with pytest.raises(UsageError, match=r"The toy 'half' \(.*Half\) lacks causal, which its base class asks for"):
+        registry.build({"name": "half"})
 
 
 def test_mistakes_in_a_node(registry):

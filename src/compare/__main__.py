@@ -28,6 +28,16 @@ from .runs import Run
 
 _OWN = ("ablation", "task", "experiments", "baseline", "seeds", "results", "name", "jobs", "launcher", "threshold")
 _OWN += ("mixed", "retry", "tune", "ranges")
+# Settings of a run that the comparison decides, and what to say instead.
+_TAKEN = {
+    "seed": "Say seeds=5 for five of them, or seeds=3, for seed 3 alone.",
+    "resume": "Runs that were cut off go on by themselves.",
+    "runs_dir": "Say results=FOLDER.",
+    "hydra.run.dir": "Say results=FOLDER.",
+    "hydra.sweep.dir": "Say results=FOLDER.",
+    "hydra/launcher": "Say launcher=NAME.",
+    "experiment": "Say experiments=NAME,NAME.",
+}
 _FLAGS = ("--dry-run", "--list", "--help", "-h")
 
 
@@ -111,6 +121,11 @@ def make_plan(options: Options) -> Plan:
         UsageError: neither or both of ablation and experiments, a value that is not one, an unknown name.
     """
     own = options.own
+    _flag(options, "mixed", "refuse", "allow"), _flag(options, "retry", "false", "true")
+    for setting in options.settings:
+        key = setting.lstrip("+~").partition("=")[0]
+        if key in _TAKEN:
+            raise UsageError(f"A comparison sets {key} of its runs itself, got {setting}. {_TAKEN[key]}")
     if ("ablation" in own) == ("experiments" in own):
         known = ", ".join(plans.known_ablations(options.config_dirs))
         raise UsageError(
@@ -124,6 +139,8 @@ def make_plan(options: Options) -> Plan:
         name = f"{Path(own['ablation']).stem}-{node['task']}"
     else:
         names = [name for name in own["experiments"].split(",") if name]
+        if len(set(names)) < len(names):
+            raise UsageError(f"experiments names an arm twice: {own['experiments']}. Each is one arm; name it once.")
         question, settings, threshold = "Which of these layers is the better one here?", [], None
         arms, baseline = {name: [f"experiment={name}"] for name in names}, names[0] if names else ""
         name = "-".join(Path(experiment).stem for experiment in names)[:80]

@@ -106,8 +106,8 @@ def _said(name: str, found: Difference, baseline: str) -> str:
     if math.isnan(found.low):
         told = "the difference" if found.claimed else "no difference"
         return (
-            f"{name}: {told} from {baseline} can be claimed at n = {found.n} ({signed(found.mean)} in every pair, sign-flip "
-            f"test p = {probability(found.corrected_p)}); equal differences leave no interval."
+            f"{name}: {told} from {baseline} can be claimed at n = {found.n} ({signed(found.mean)} in every pair, "
+            f"sign-flip test p = {probability(found.corrected_p)}); equal differences leave no interval."
         )
     if found.claimed:
         word = "above" if found.mean > 0 else "below"

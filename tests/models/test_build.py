@@ -96,9 +96,19 @@ def with_wrong_imports(content):
     content["run"]["config"]["imports"] = "os"
 
 
+def of_a_huge_model(content):
+    content["run"]["config"]["model"]["d_model"] = 2**24
+
+
+def of_a_huge_layer(content):
+    content["run"]["config"]["model"]["layer"]["d_state"] = 2**24
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
+        (of_a_huge_model, "d_model=16777216 and holds"),
+        (of_a_huge_layer, "d_state=16777216 and holds"),
         (poisoned, "not finite: 1 of 3 numbers of 'head.linear.bias'"),
         (without_a_weight, "1 missing, 'head.linear.bias' first"),
         (with_one_more, "1 unknown, 'head.linear.bais' first"),
