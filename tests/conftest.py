@@ -6,9 +6,10 @@ import signal
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# A shell's background job ignores Ctrl-C, and what a run does about it could not be tested.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell's background job ignores Ctrl-C, and under nohup SIGHUP: what a run does about them could not be tested.
+for _signum, _default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_signum) is signal.SIG_IGN:
+        signal.signal(_signum, _default)
 
 
 @pytest.fixture

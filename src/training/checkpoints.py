@@ -101,7 +101,7 @@ class LastCheckpoint(callbacks.Checkpoint):
 
     Args:
         folder: of the checkpoints.
-        signals: of the run; deferred while steps are taken.
+        signals: of the run; deferred, they stop it where this callback asks for them.
         minutes: between two files; None for only at validations.
     Attributes:
         step: the optimizer step of the file that this run has written; None before.
@@ -134,8 +134,8 @@ class LastCheckpoint(callbacks.Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = True
-        self._signals.install()
-        self._signals.deferring = True
+        self._signals.saving = True
+        self._stop_if_asked(self._agreed(trainer)[0])
         self._written, self._seen = time.monotonic(), trainer.global_step
         if self._resumes_validation:
             # Also inside an epoch, where a limit had ended the fit.
@@ -172,12 +172,14 @@ class LastCheckpoint(callbacks.Checkpoint):
             self._stop_if_asked(self._agreed(trainer)[0])
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        signum, _ = self._agreed(trainer)
-        self._signals.deferring = False
-        self._stop_if_asked(signum)
+        self._signals.saving = False
+        self._stop_if_asked(self._agreed(trainer)[0])
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._signals.deferring = False
+        self._signals.saving = False
+
+    def on_test_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        self._signals.check()
 
     def _save_if_due(self, trainer: Trainer) -> None:
         signum, due = self._agreed(trainer)

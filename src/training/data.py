@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..data.base import IGNORED, SPLITS, Batch, SequenceData
 from ..data.contract import check_batch, check_split
 from ..errors import UsageError
 from .seeding import derived_seed
+from .signals import ended_by_parent
 
 # Samples are sorted by length within pools of this many batches, so that batches are alike inside and still random.
 _POOL = 50
@@ -139,6 +141,25 @@ def sample_lengths(samples: Dataset) -> np.ndarray:
     return np.array([max(map(len, x)) if isinstance(x, tuple) else len(x) for x in inputs])
 
 
+class _Loader(DataLoader):
+    """A DataLoader whose workers can be ended by intent.
+
+    Left to the garbage collector after an error, whose traceback makes a cycle, the pipes to the workers may be closed
+    before the iterator tells the workers to end: through descriptors that by then belong to another file.
+    """
+
+    def __iter__(self) -> Any:
+        iterator = super().__iter__()
+        self._latest = weakref.ref(iterator)
+        return iterator
+
+    def shut_down(self) -> None:
+        """End the workers of the latest iterator; it gives nothing any more."""
+        iterator = self._latest() if hasattr(self, "_latest") else None
+        if hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+
+
 class Loaders(LightningDataModule):
     """Loaders of a dataset (see data/base.py) for the trainer it is attached to.
 
@@ -151,6 +172,13 @@ class Loaders(LightningDataModule):
         self._data, self._config, self._seed = data, config, seed
         self._splits: dict[str, Dataset] = {}
         self._lengths: dict[str, np.ndarray] = {}
+        self._made: list[_Loader] = []
+
+    def shut_down(self) -> None:
+        """End the workers of all loaders; after each fit and test, however it ended."""
+        for loader in self._made:
+            loader.shut_down()
+        self._made.clear()
 
     def setup(self, stage: str) -> None:
         """Look at every split before the first step: the first batch of the test split comes after days."""
@@ -204,15 +232,18 @@ class Loaders(LightningDataModule):
         return self._loader(EvalSamples(self._split(split), indices), batches)
 
     def _loader(self, samples: Dataset, batches: Sampler[list[int]]) -> DataLoader:
-        return DataLoader(
+        loader = _Loader(
             samples,
             batch_sampler=batches,
             collate_fn=_Collate(self._data),
             num_workers=self._config.num_workers,
+            worker_init_fn=ended_by_parent,
             pin_memory=self.trainer.strategy.root_device.type == "cuda",
             # Its own generator, so that making a loader does not move torch's global one.
             generator=torch.Generator().manual_seed(derived_seed(self._seed, "workers")),
         )
+        self._made.append(loader)
+        return loader
 
     def _split(self, name: str) -> Dataset:
         if name not in self._splits:

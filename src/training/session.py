@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
@@ -117,23 +117,44 @@ class Session:
             Interrupted: after Ctrl-C or another signal of `HANDLED`, with what to do next as its message.
             RunFailed: a file of the run could not be written.
         """
+        answered = False
         try:
             with self._signals:
-                yield
-        except Stop as stop:
-            raise self._interrupted(stop) from None
-        except KeyboardInterrupt:
-            raise self._interrupted(Stop(signal.SIGINT)) from None
-        except WriteFailed as error:
-            message = f"{error.filename} could not be written: {error.strerror}. {self._kept()} {_SPACE}"
-            self._note(status="failed", error=message)
-            raise RunFailed(message) from error
-        except BaseException as error:
-            self._note(status="failed", error=f"{type(error).__name__}: {error}")
-            raise
+                try:
+                    yield
+                except BaseException as error:
+                    # How it ended is written down whole; a second Ctrl-C does not wait for that.
+                    self._signals.deferring = True
+                    stop = self._stop_behind(error)
+                    if stop is not None:
+                        answered = True
+                        raise self._interrupted(stop) from None
+                    self._fail(error)
         finally:
             self._watch.end()
             unlock_folder(self._lock)
+            if not answered:
+                self._signals.pass_on()
+
+    def _stop_behind(self, error: BaseException) -> Stop | None:
+        """The signal that an error comes from, if it does."""
+        if isinstance(error, Stop):
+            return error
+        if isinstance(error, KeyboardInterrupt):
+            return Stop(signal.SIGINT)
+        if self._signals.received and isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
+            # It was sent to all processes of the job, and reached a worker that was just being started.
+            return Stop(self._signals.received)
+        return None
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """Note it and raise it, in words where it is the disk's."""
+        if not isinstance(error, WriteFailed):
+            self._note(status="failed", error=f"{type(error).__name__}: {error}")
+            raise error
+        message = f"{error.filename} could not be written: {error.strerror}. {self._kept()} {_SPACE}"
+        self._note(status="failed", error=message)
+        raise RunFailed(message) from error
 
     def _interrupted(self, stop: Stop) -> Interrupted:
         """Note it, queue the job again if that is wanted, and say how to go on."""
@@ -252,6 +273,8 @@ class Session:
     def fit(self) -> None:
         """Train; the checkpoint of the highest validation accuracy is kept."""
         started, cpu_started = time.monotonic(), time.process_time()
+        self._signals.deferring = True
+        self._signals.check()
         try:
             self._trainer.fit(self._module, datamodule=self._loaders, ckpt_path=self.config.resume, weights_only=True)
         except SystemExit as error:
@@ -267,6 +290,7 @@ class Session:
                 f"by another version. {other_checkpoints(self.config.resume)}"
             ) from error
         finally:
+            self._loaders.shut_down()
             self._metrics.plot(self.run_dir / "curves.png", f"{self.run_dir.parent.name}/{self.run_dir.name}")
             self._record.update(
                 fit_seconds=round(time.monotonic() - started, 3),
@@ -286,7 +310,14 @@ class Session:
             # A resumed run whose best.ckpt was lost, with no validation left to it.
             selected, rule = str(self.run_dir / "checkpoints" / "last.ckpt"), "last checkpoint, the best one was lost"
         step = load_checkpoint(selected)["global_step"]
-        self._trainer.test(self._module, datamodule=self._loaders, ckpt_path=selected, weights_only=True, verbose=False)
+        self._signals.check()
+        try:
+            self._trainer.test(
+                self._module, datamodule=self._loaders, ckpt_path=selected, weights_only=True, verbose=False
+            )
+        finally:
+            self._loaders.shut_down()
+        self._signals.check()
         self._record.update(
             selected=f"{rule} (step {step})",
             selected_checkpoint=selected,

@@ -6,8 +6,10 @@
     SIGUSR1  a scheduler's warning (`sbatch --signal=USR1@90`): saved, status 138; with training.requeue the job is
              queued again
 
-While steps are taken a signal is only noted: the checkpoint callback finishes the optimizer step (with gradient
-accumulation, the group), saves and stops. Everywhere else, where nothing would be lost, it stops the run at once.
+In fit and test a signal is only noted: raised at any line, it could come inside a `__del__`, where Python drops it, or
+leave a loader half made. The checkpoint callback finishes the optimizer step (with gradient accumulation, the group),
+saves and stops; before the first step and between the batches of a test it just stops. Everywhere else, where nothing
+would be lost, a signal stops the run at once.
 """
 
 from __future__ import annotations
@@ -47,25 +49,29 @@ class Signals:
     """Context in which the signals of `HANDLED` raise `Stop`, at once or, while `deferring`, not before asked.
 
     Signals that the process ignores stay ignored (a shell's background job ignores Ctrl-C). Outside the main thread,
-    where Python cannot handle signals, it does nothing.
+    where Python cannot handle signals, it does nothing. A process that is forked inside does not inherit it: SIGTERM
+    ends that one, and the others are left to its parent.
 
     Attributes:
         deferring: a signal is noted in `received` only; a second SIGINT raises `Stop` all the same.
-        received: the number of the noted signal, or 0.
+        saving: a noted signal is announced as one after which the run is saved.
+        received: the number of the first signal, or 0.
     """
 
     def __init__(self, announce: bool = False):
-        self.deferring, self.received = False, 0
+        self.deferring, self.saving, self.received = False, False, 0
         self._announce = announce
         self._before: dict[int, Any] = {}
-        self._process = os.getpid()
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             handlers = {signum: signal.getsignal(signum) for signum in HANDLED}
             self._before = {n: handler for n, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
-            self._process = os.getpid()
-            self.install()
+            owners = (getattr(handler, "__self__", None) for handler in self._before.values())
+            # A `Stop` of the context around this one that was dropped, as Python does inside a `__del__`.
+            self.received = next((owner.received for owner in owners if isinstance(owner, Signals)), 0)
+            for signum in self._before:
+                signal.signal(signum, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,31 +79,70 @@ class Signals:
             signal.signal(signum, handler)
         self._before = {}
 
-    def install(self) -> None:
-        """Take the signals (again: lightning puts handlers of its own into each fit and test)."""
-        for signum in self._before:
-            signal.signal(signum, self._handle)
+    def check(self) -> None:
+        """Stop now if a signal has come: one that was noted, or whose `Stop` got lost."""
+        if self.received:
+            raise Stop(self.received)
+
+    def pass_on(self) -> None:
+        """Outside the context: a signal that has stopped nothing in it, as it came too late, is for those around."""
+        if self.received:
+            signal.raise_signal(self.received)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:
-            self._handle_in_child(signum)
-        elif not self.deferring or (self.received and signum == signal.SIGINT):
+        again = bool(self.received)
+        self.received = self.received or signum
+        if not self.deferring or (again and signum == signal.SIGINT):
             raise Stop(signum)
-        elif not self.received:
-            self.received = signum
-            if self._announce:
-                again = "; Ctrl-C again stops at once" if signum == signal.SIGINT else ""
-                # Not print: the signal may have come inside one. The terminal may be gone.
-                with suppress(OSError):
-                    os.write(2, f"\n{name(signum)}: finishing the step and saving{again}.\n".encode())
+        if self._announce and self.saving and not again:
+            more = "; Ctrl-C again stops at once" if signum == signal.SIGINT else ""
+            # Not print: the signal may have come inside one. The terminal may be gone.
+            with suppress(OSError):
+                os.write(2, f"\n{name(signum)}: finishing the step and saving{more}.\n".encode())
 
-    def _handle_in_child(self, signum: int) -> None:
-        """A forked helper (a loader's worker) inherits the handlers; its parent decides when it ends."""
-        if signum == signal.SIGTERM:
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
-        elif signum == signal.SIGINT and not self.deferring:
-            raise KeyboardInterrupt
+
+_blocked = threading.local()
+
+
+def _before_fork() -> None:
+    # What reaches the child before it has handlers of its own would be forgotten there: Python clears it.
+    _blocked.before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+
+
+def _after_fork_in_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _blocked.before)
+
+
+def _after_fork_in_child() -> None:
+    for signum in HANDLED:
+        if isinstance(getattr(signal.getsignal(signum), "__self__", None), Signals):
+            # A function, as a program that the child may start would inherit SIG_IGN.
+            signal.signal(signum, signal.SIG_DFL if signum == signal.SIGTERM else _leave_to_parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, _blocked.before)
+
+
+def _leave_to_parent(signum: int, frame: FrameType | None) -> None:
+    pass
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+def ended_by_parent(worker: int) -> None:
+    """A loader's `worker_init_fn`: of SIGTERM it heeds only its parent's.
+
+    A scheduler sends it to all processes of a job. Workers that died of it would take the run along before it is saved.
+    """
+    # macOS does not tell who sent a signal.
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
+        pass
+    os._exit(0)
 
 
 def name(signum: int) -> str:

@@ -18,17 +18,17 @@ from ..errors import UsageError
 
 def make_trainer(config: Config, run_dir: Path, callbacks: Sequence[Callback]) -> Trainer:
     """A Trainer that logs, shards and checks nothing by itself; our loaders, callbacks and tests do."""
-    trainer, training = config.trainer, config.training
-    return Trainer(
+    options, training = config.trainer, config.training
+    trainer = Trainer(
         accelerator=_accelerator(config),
-        devices=trainer.devices,
-        num_nodes=trainer.num_nodes,
-        strategy=trainer.strategy,
-        precision=trainer.precision,
-        sync_batchnorm=trainer.sync_batchnorm,
-        deterministic=trainer.deterministic,
-        gradient_clip_val=trainer.gradient_clip_val,
-        accumulate_grad_batches=trainer.accumulate_grad_batches,
+        devices=options.devices,
+        num_nodes=options.num_nodes,
+        strategy=options.strategy,
+        precision=options.precision,
+        sync_batchnorm=options.sync_batchnorm,
+        deterministic=options.deterministic,
+        gradient_clip_val=options.gradient_clip_val,
+        accumulate_grad_batches=options.accumulate_grad_batches,
         enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         max_epochs=training.max_epochs,
         max_steps=-1 if training.max_steps is None else training.max_steps,
@@ -42,6 +42,10 @@ def make_trainer(config: Config, run_dir: Path, callbacks: Sequence[Callback]) -
         use_distributed_sampler=False,
         enable_model_summary=False,
     )
+    # Lightning's handler of SIGTERM sends it round with a broadcast for which the other processes do not wait; ours
+    # agree at a step.
+    trainer._signal_connector.register_signal_handlers = lambda: None
+    return trainer
 
 
 def step_counts(config: Config, batches_per_epoch: int) -> tuple[int, int]:
