@@ -279,9 +279,9 @@ class Session:
             self._trainer.fit(self._module, datamodule=self._loaders, ckpt_path=self.config.resume, weights_only=True)
         except SystemExit as error:
             # Lightning turns Ctrl-C into exit status 1; the callers of this program want to know which it was.
-            if self._trainer.interrupted:
+            if isinstance(error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
-            raise
+            raise RunFailed(f"The model or its data called sys.exit({error.code!r}) in the fit.") from error
         except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             if self._checkpoint is None or self._last.started:
                 raise
@@ -291,7 +291,7 @@ class Session:
             ) from error
         finally:
             self._loaders.shut_down()
-            self._metrics.plot(self.run_dir / "curves.png", f"{self.run_dir.parent.name}/{self.run_dir.name}")
+            self._draw_curves()
             self._record.update(
                 fit_seconds=round(time.monotonic() - started, 3),
                 # Of this process, all its threads: what a busy or suspended machine does not lengthen.
@@ -302,6 +302,13 @@ class Session:
             epochs=self._trainer.current_epoch,
             samples_per_second=self._curves.train_samples / max(self._curves.train_seconds, 1e-9),
         )
+
+    def _draw_curves(self) -> None:
+        """A picture that cannot be written ends no run, and hides no other error."""
+        try:
+            self._metrics.plot(self.run_dir / "curves.png", f"{self.run_dir.parent.name}/{self.run_dir.name}")
+        except OSError as error:
+            self._print(f"Note: curves.png could not be written ({error.strerror or error}).")
 
     def test(self) -> None:
         """Score the selected checkpoint on training samples, the validation and the test split."""

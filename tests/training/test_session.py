@@ -16,6 +16,7 @@ from rich.console import Console
 
 from fractal_ssm import UsageError
 from fractal_ssm.config import Config
+from fractal_ssm.errors import RunFailed
 from fractal_ssm.models.build import build_model
 from fractal_ssm.train import run
 from fractal_ssm.training import session
@@ -185,6 +186,25 @@ def test_steps_that_end_inside_an_epoch_are_validated_and_kept(toy_config, tmp_p
     rows = Metrics(tmp_path / "metrics.csv").rows
     assert [row["step"] for row in rows if row["split"] == "val"] == sorted({min(limit, 8), limit})
     assert load_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == limit
+
+
+def test_a_picture_that_cannot_be_written_ends_no_run(toy_config, tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Metrics, "plot", full)
+    assert run(toy_config("training.max_epochs=1"), tmp_path)["status"] == "finished"
+    assert "curves.png could not be written (No space left on device)" in capsys.readouterr().out
+
+
+def test_a_part_that_calls_exit_has_failed_and_was_not_interrupted(toy_config, tmp_path, monkeypatch):
+    from toy_parts import ToyDecay
+
+    config = toy_config("training.max_epochs=1")
+    monkeypatch.setattr(ToyDecay, "forward", lambda *_, **__: sys.exit(3))
+    with pytest.raises(RunFailed, match=r"called sys\.exit\(3\)"):
+        run(config, tmp_path)
+    assert json.loads((tmp_path / "record.json").read_text())["status"] == "failed"
 
 
 def test_a_split_at_another_rate_is_scored_at_its_time_step(toy_config, tmp_path, monkeypatch):
