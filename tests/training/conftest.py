@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from training_toys import FOLDER, compose_toy
+
+from fractal_ssm.train import run
 
 
 @pytest.fixture
@@ -21,3 +24,19 @@ def keep_signals():
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """(options) -> the folder of a run that nothing stops."""
+    folders: dict[tuple, Path] = {}
+
+    def straight(*options: str) -> Path:
+        if options not in folders:
+            folders[options] = tmp_path_factory.mktemp("whole")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.syspath_prepend(FOLDER)
+                run(compose_toy(*options), folders[options])
+        return folders[options]
+
+    return straight

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import csv
-import functools
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
-from training_toys import FOLDER, compose_toy
 
 from fractal_ssm.train import run
 from fractal_ssm.training.checkpoints import PENDING, AtomicCheckpointIO, LastCheckpoint
@@ -58,22 +53,6 @@ def assert_same_run(folder: Path, whole: Path) -> None:
     assert rows(folder) == rows(whole)
     results = [json.loads((where / "record.json").read_text()) for where in (folder, whole)]
     assert results[0]["metrics"] == results[1]["metrics"] and results[0]["selected"] == results[1]["selected"]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """(options) -> the folder of a run that nothing stops."""
-    folders: dict[tuple, Path] = {}
-
-    def straight(*options: str) -> Path:
-        if options not in folders:
-            folders[options] = tmp_path_factory.mktemp("whole")
-            with pytest.MonkeyPatch.context() as patch:
-                patch.syspath_prepend(FOLDER)
-                run(compose_toy(*options), folders[options])
-        return folders[options]
-
-    return straight
 
 
 def when(patch: pytest.MonkeyPatch, owner: type, method: str, call: int, act) -> None:
@@ -258,137 +237,6 @@ def test_a_run_in_another_thread_leaves_the_signals_alone():
     thread.start()
     thread.join()
     assert found == [before]
-
-
-@pytest.mark.parametrize("deferring", [False, True])
-def test_a_forked_child_dies_of_sigterm_however_young(deferring):
-    """Nearly all of these come before Python has made the child its own, and forgets what came until then."""
-    with Signals() as signals:
-        signals.deferring = deferring
-        for _ in range(20):
-            child = os.fork()
-            if child == 0:
-                time.sleep(5)
-                os._exit(0)
-            os.kill(child, signal.SIGTERM)
-            status = os.waitpid(child, 0)[1]
-            assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
-        assert signals.received == 0
-
-
-def test_a_forked_child_leaves_the_others_to_its_parent():
-    with Signals():
-        child = os.fork()
-        if child == 0:
-            try:
-                for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-                    signal.raise_signal(signum)
-            finally:
-                os._exit(0 if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else 1)
-        assert os.waitpid(child, 0)[1] == 0
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-
-# Of each of three epochs the loaders of training and validation; then the three of the test, the last within `test`.
-@pytest.mark.parametrize("call", [0, 5, 6, 7, 8])
-def test_in_the_finalizer_of_a_loader(toy_config, tmp_path, monkeypatch, call):
-    """What a handler raises inside a `__del__` is dropped: the run would go on as if nothing had come."""
-    seen = []
-
-    def before_the_first(iterator: _MultiProcessingDataLoaderIter) -> None:
-        if not iterator._shutdown:
-            seen.append(1)
-            if len(seen) == call + 1:
-                send(signal.SIGTERM)()
-        original(iterator)
-
-    original = _MultiProcessingDataLoaderIter._shutdown_workers
-    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_shutdown_workers", before_the_first)
-    with pytest.raises(Interrupted, match="Interrupted by SIGTERM") as caught:
-        run(toy_config(*OPTIONS, "training.num_workers=1"), tmp_path)
-    assert caught.value.status == 143 and len(seen) > call
-
-
-class Loud:
-    def __del__(self) -> None:
-        send(signal.SIGTERM)()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("place", ["prepare", "before"])
-def test_a_stop_that_got_lost_comes_again(toy_config, tmp_path, monkeypatch, place):
-    import toy_parts
-
-    monkeypatch.setattr(toy_parts.ToyCounts, "prepare" if place == "prepare" else "__init__", _with_loud(place))
-    with Signals(), pytest.raises(Interrupted) as caught:
-        run(toy_config(*OPTIONS), tmp_path)
-    assert caught.value.status == 143
-
-
-def _with_loud(place: str) -> Callable:
-    import toy_parts
-
-    original = toy_parts.ToyCounts.prepare if place == "prepare" else toy_parts.ToyCounts.__init__
-
-    @functools.wraps(original)
-    def wrapped(self, *args, **kwargs) -> None:
-        Loud()
-        original(self, *args, **kwargs)
-
-    return wrapped
-
-
-@pytest.mark.parametrize("method", ["finish", "_fail"])
-def test_one_that_comes_too_late_is_for_those_around(toy_config, tmp_path, monkeypatch, method):
-    """A sweep, say, which would begin its next job."""
-    from fractal_ssm.training.session import Session
-
-    when(monkeypatch, Session, method, 0, send(signal.SIGTERM))
-    if method == "_fail":
-        monkeypatch.setattr(Classifier, "training_step", lambda *_: {}["missing"])
-    with Signals(), pytest.raises(Stop):
-        run(toy_config(*OPTIONS), tmp_path)
-    status = json.loads((tmp_path / "record.json").read_text())["status"]
-    assert status == ("finished" if method == "finish" else "failed")
-
-
-def test_a_second_signal_while_the_first_is_answered(toy_config, tmp_path, monkeypatch):
-    from fractal_ssm.training.session import Session
-
-    when(monkeypatch, Session, "_interrupted", 0, send(signal.SIGHUP))
-    interrupt = stopped(toy_config(*OPTIONS), tmp_path, monkeypatch, Classifier, "training_step", 3, signal.SIGTERM)
-    assert interrupt.status == 143 and "at step 4" in str(interrupt)
-
-
-def test_a_signal_to_the_workers_as_well(toy_config, tmp_path, monkeypatch, whole):
-    """As `scancel` sends it, to all processes of the job: the worker lives until the step is saved."""
-
-    def to_all() -> None:
-        pids = [str(process.pid) for process in multiprocessing.active_children()]
-        assert pids
-        # From another process: what the parent sends does end them.
-        subprocess.run(["kill", "-TERM", *pids, str(os.getpid())], check=True)
-
-    config = toy_config(*OPTIONS, "training.num_workers=1")
-    with monkeypatch.context() as patch:
-        when(patch, Classifier, "training_step", 10, to_all)
-        with pytest.raises(Interrupted, match="Interrupted by SIGTERM at step 11"):
-            run(config, tmp_path)
-    assert not multiprocessing.active_children()
-    config.resume = str(tmp_path / "checkpoints" / "last.ckpt")
-    run(config, tmp_path)
-    assert_same_run(tmp_path, whole(*OPTIONS))
-
-
-def test_a_worker_that_died_of_the_signal_is_no_failure(toy_config, tmp_path, monkeypatch):
-    def died() -> None:
-        send(signal.SIGTERM)()
-        raise RuntimeError("DataLoader worker (pid 4711) is killed by signal: Terminated.")
-
-    when(monkeypatch, Classifier, "training_step", 10, died)
-    with pytest.raises(Interrupted, match=r"by SIGTERM\. .* goes on from step 8"):
-        run(toy_config(*OPTIONS), tmp_path)
-    assert json.loads((tmp_path / "record.json").read_text())["status"] == "interrupted"
 
 
 SCONTROL = """#!/bin/sh
