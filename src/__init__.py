@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .errors import UsageError as UsageError
     from .models.backbone import SequenceModel as SequenceModel
     from .models.base import SequenceLayer as SequenceLayer
-    from .models.blocks.block import Block as Block
     from .models.build import load_model as load_model
     from .models.dss import DSS as DSS
     from .models.fractal import Fractal as Fractal
@@ -47,7 +46,6 @@ _EXPORTS = {
     "Attention": "models.transformer",
     "SequenceLayer": "models.base",
     "SequenceModel": "models.backbone",
-    "Block": "models.blocks.block",
     "load_model": "models.build",
     "parameter_groups": "training.optim",
     "load_published": "models.published",

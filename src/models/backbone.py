@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError, unknown
-from ..registry import layers
+from ..registry import check_options, layers
 from .base import SequenceLayer
 from .blocks.block import Block
 from .blocks.decoder import POOLS, build_head, pool_positions
@@ -78,7 +78,9 @@ class SequenceModel(nn.Module):
         d_ff: int | None = None,
         framework: str = "torch",
     ):
+        options = {key: value for key, value in locals().items() if key not in ("self", "__class__", "layer")}
         super().__init__()
+        check_options("SequenceModel", SequenceModel, options, ())
         _check(n_classes, d_model, n_layers, dropout, bn_momentum, pool, mixer, d_ff)
         check_framework(framework)
         self.d_model, self.pool, self.task = d_model, pool, task
