@@ -91,7 +91,8 @@ def test_a_full_disk_leaves_the_function_usable(compiled, monkeypatch, caplog):
 def test_a_cache_folder_that_is_a_file(compiled, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "file"))
-    assert compiled() == 0
+    # Numba then takes another folder, which may hold the function from an earlier run.
+    assert compiled() in (0, 1)
 
 
 def test_compiling_is_announced_once_and_only_when_nothing_is_cached(compiled, monkeypatch, caplog):
