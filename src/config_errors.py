@@ -230,7 +230,7 @@ def _wrong_type(error: ConfigTypeError, context: str) -> str | None:
 
 
 def _chosen_by_name(group: str, given: str = "") -> str:
-    if not packaged_options(group):
+    if group == "hydra" or not packaged_options(group):
         keys = "hydra.run.dir=..., hydra.sweep.dir=..., hydra/launcher=NAME"
         return f"'{group}' is a group of keys, no single value{given}. Set one of them: {keys}."
     known = packaged_options(group)
