@@ -1,6 +1,7 @@
 """`python -m fractal_ssm.compare`: run what a comparison lacks, and report it.
 
     compare ablation=measures budget=cpu seeds=5         a named comparison (--list shows them)
+    compare ablation=measures task=proxy/adding          the same on another task
     compare experiments=lra/fractal-listops,lra/s5-listops budget=cpu seeds=0,1,2
     compare ... tune=8                                   first 8 trials of each arm, chosen by validation accuracy
     compare ... --dry-run                                what would be run, and how long it may take
@@ -136,7 +137,7 @@ def make_plan(options: Options) -> Plan:
         node = plans.ablation(own["ablation"], own.get("task"), options.config_dirs)
         question, arms, baseline = node["question"], node["arms"], node["baseline"]
         settings, threshold = list(node.get("settings", [])), node.get("threshold")
-        name = f"{Path(own['ablation']).stem}-{node['task']}"
+        name = f"{Path(own['ablation']).stem}-{node['task'].replace('/', '-')}"
     else:
         names = [name for name in own["experiments"].split(",") if name]
         if len(set(names)) < len(names):

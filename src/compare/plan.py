@@ -132,7 +132,8 @@ def ablation(name: str, task: str | None = None, folders: Sequence[Path] = ()) -
 
     Args:
         name: `configs/ablation/<name>.yaml`, of the package or of one of the `folders`, or the path of a YAML file.
-        task: replaces the file's own `task` in its arms, "{task}".
+        task: "listops" or "proxy/adding": a task of `experiment/lra`, or of the folder before the slash. The folder
+            replaces "{suite}" in the arms, the task "{task}"; None takes the file's own `task`.
         folders: of the user (`--config-dir`), looked at first.
     Raises:
         UsageError: no such ablation, or a file that is not one.
@@ -149,8 +150,16 @@ def ablation(name: str, task: str | None = None, folders: Sequence[Path] = ()) -
     tasks = node.get("tasks", [])
     if tasks and chosen not in tasks:
         raise unknown(f"task of the ablation '{name}'", chosen, tasks)
-    arms = {arm: [str(text).replace("{task}", chosen) for text in texts] for arm, texts in node["arms"].items()}
+    suite, slash, last = chosen.rpartition("/")
+    names = {"{suite}": suite if slash else "lra", "{task}": last}
+    arms = {arm: [_filled(str(text), names) for text in texts] for arm, texts in node["arms"].items()}
     return node | {"arms": arms, "task": chosen}
+
+
+def _filled(text: str, names: Mapping[str, str]) -> str:
+    for mark, name in names.items():
+        text = text.replace(mark, name)
+    return text
 
 
 def known_ablations(folders: Sequence[Path] = ()) -> list[str]:

@@ -110,6 +110,11 @@ def test_every_ablation_composes(name):
     progress.check(plan)
 
 
+@pytest.mark.parametrize("task,experiment", [("listops", "lra/s5-listops"), ("proxy/adding", "proxy/s5-adding")])
+def test_a_task_may_name_its_suite(task, experiment):
+    assert ablation("layers", task)["arms"]["s5"] == [f"experiment={experiment}"]
+
+
 def test_a_wrong_arm_is_told_before_anything_runs(plan, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["experiments=lra/s5-listopz", "budget=smoke"]) == 2
