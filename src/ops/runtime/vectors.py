@@ -72,21 +72,17 @@ def prefetch_to_write(_, array, i, k, p, lanes):
     Without it a core waits for every line that it stores to until that line has been read.
     """
     vector = Vector(array.dtype, lanes.literal_value)
+    return types.void(array, i, k, p, lanes), _prefetch(vector, write=True)
 
-    def generate(context, builder, signature, arguments):
-        byte = ir.IntType(8).as_pointer()
-        address = builder.bitcast(_address(context, builder, vector, signature.args, arguments), byte)
-        size = vector.lanes * vector.real.bitwidth // 8 * (2 if vector.complex else 1)
-        word = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # To write, into every level of the cache, data.
-        options = [ir.Constant(word, number) for number in (1, 3, 1)]
-        for offset in range(0, size, _LINE):
-            builder.call(function, [builder.gep(address, [ir.Constant(ir.IntType(64), offset)]), *options])
-        return context.get_dummy_value()
 
-    return types.void(array, i, k, p, lanes), generate
+@intrinsic(prefer_literal=True)
+def prefetch_to_read(_, array, i, k, p, lanes):
+    """Ask for the cache lines of array[i, k, p : p + lanes], to be read soon; k may lie outside of the array.
+
+    The hardware foresees a walk along memory, but not the return to the next rows after a tile of a block of modes.
+    """
+    vector = Vector(array.dtype, lanes.literal_value)
+    return types.void(array, i, k, p, lanes), _prefetch(vector, write=False)
 
 
 @intrinsic
@@ -105,6 +101,43 @@ def multiply_add(_, a, x, b):
 def conj_multiply_add(_, a, x, b):
     """conj(a) x + b."""
     return a(a, x, b), _product(a, conjugate=True)
+
+
+@intrinsic
+def lanewise_multiply_add(_, x, y, z):
+    """x y + z with real and imaginary parts as lanes of their own: the parts of x and y multiply like with like."""
+    return x(x, y, z), lambda context, builder, signature, arguments: _fused(builder, *arguments)
+
+
+@intrinsic
+def parts_swapped(_, x):
+    """(im, re) of every complex number; a real vector as it is."""
+
+    def generate(context, builder, signature, arguments):
+        return _swapped(builder, x, arguments[0]) if x.complex else arguments[0]
+
+    return x(x), generate
+
+
+@intrinsic
+def conj_products(_, like, crossed):
+    """Sums of conj(x) y from the sums of their lanes: `like` of x y, `crossed` of x parts_swapped(y).
+
+    Two multiply-adds a step, where the complex product takes two more and two shuffles.
+    """
+
+    def generate(context, builder, signature, arguments):
+        if not like.complex:
+            return arguments[0]
+        real, imag = (
+            combine(vector, _swapped(builder, like, vector), flags=_FLAGS)
+            for combine, vector in zip((builder.fadd, builder.fsub), arguments, strict=True)
+        )
+        # Lanes (re, re, ...) and (im, -im, ...): the even ones of each, taking turns.
+        count = 2 * like.lanes
+        return _shuffled(builder, real, [i if i % 2 == 0 else count + i - 1 for i in range(count)], imag)
+
+    return like(like, crossed), generate
 
 
 @intrinsic
@@ -144,6 +177,24 @@ def divide(_, x, y):
     return x(x, y), lambda context, builder, signature, pair: builder.fdiv(*pair, flags=_FLAGS)
 
 
+def _prefetch(vector: Vector, write: bool) -> Any:
+    """Code that asks for the lines of a vector, into every level of the cache."""
+
+    def generate(context, builder, signature, arguments):
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        address = builder.bitcast(_address(context, builder, vector, signature.args, arguments), byte)
+        size = vector.lanes * vector.real.bitwidth // 8 * (2 if vector.complex else 1)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # To read or to write, into all levels, data rather than code.
+        options = [ir.Constant(word, number) for number in (int(write), 3, 1)]
+        for offset in range(0, size, _LINE):
+            builder.call(function, [builder.gep(address, [ir.Constant(ir.IntType(64), offset)]), *options])
+        return context.get_dummy_value()
+
+    return generate
+
+
 def _product(vector: Vector, conjugate: bool) -> Any:
     """Code of a x + b. Complex: (re a) x + (-/+ im a) (im x, re x) + b, as two multiply-adds of interleaved vectors."""
 
@@ -156,8 +207,7 @@ def _product(vector: Vector, conjugate: bool) -> Any:
         real = _shuffled(builder, a, [i & ~1 for i in range(count)])
         imag = _shuffled(builder, a, [i | 1 for i in range(count)])
         imag = builder.fmul(imag, ir.Constant(vector.llvm(), signs * vector.lanes), flags=_FLAGS)
-        crossed = _shuffled(builder, x, [i ^ 1 for i in range(count)])
-        return _fused(builder, imag, crossed, _fused(builder, real, x, b))
+        return _fused(builder, imag, _swapped(builder, vector, x), _fused(builder, real, x, b))
 
     return generate
 
@@ -166,9 +216,13 @@ def _fused(builder: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
     return builder.fadd(builder.fmul(x, y, flags=_FLAGS), z, flags=_FLAGS)
 
 
-def _shuffled(builder: ir.IRBuilder, vector: Any, order: list[int]) -> Any:
+def _swapped(builder: ir.IRBuilder, vector: Vector, x: Any) -> Any:
+    return _shuffled(builder, x, [i ^ 1 for i in range(2 * vector.lanes)])
+
+
+def _shuffled(builder: ir.IRBuilder, vector: Any, order: list[int], second: Any = None) -> Any:
     mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
-    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), mask)
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined) if second is None else second, mask)
 
 
 def _address(context: Any, builder: ir.IRBuilder, vector: Vector, signature: Any, arguments: Any) -> Any:

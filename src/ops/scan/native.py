@@ -2,9 +2,10 @@
 
 Traffic of the forward: b read, x written. Of the backward: g and x read, the gradient of b written; the gradient of a
 constant `a` is accumulated on the way, in `a`'s dtype over a tile of steps and in double precision across tiles. The
-states of a block of modes stay in registers over a tile (`native.vectors`); tiles of time, walked block by block, keep
-what is read and written at a time within the innermost cache. The memory of a result is asked for a tile ahead, or
-every store would wait for it. Arrays beyond the cache move at the speed of memory.
+states of a block of modes stay in registers over a tile (`runtime.vectors`); tiles of time, walked block by block, keep
+what is read and written at a time within the second cache. The memory of a result is asked for some steps ahead, or
+every store would wait for it; what the backward reads, a tile ahead. Arrays beyond the cache move at the speed of
+memory.
 """
 
 from __future__ import annotations
@@ -16,10 +17,21 @@ from numba.extending import overload
 from torch import Tensor
 
 from ..runtime.kernel import Kernel, threads_for
-from ..runtime.vectors import conj_multiply_add, load, multiply_add, prefetch_to_write, store, zeros_like
+from ..runtime.vectors import (
+    conj_multiply_add,
+    conj_products,
+    lanewise_multiply_add,
+    load,
+    multiply_add,
+    parts_swapped,
+    prefetch_to_read,
+    prefetch_to_write,
+    store,
+    zeros_like,
+)
 
 # Steps of a tile of time, and how many steps ahead the memory of a result is asked for.
-_TILE = 16
+_TILE = 64
 _AHEAD = 16
 # Modes in a vector: 16 complex64 are two cache lines, and as much as the registers hold. What is left of the modes goes
 # in fours, then one by one.
@@ -171,12 +183,15 @@ def _(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, 
         p = low
         while p + n <= high:
             gate, state = load(a, ia, 0, p, n), load(states, i, 0, p, n)
-            total = zeros_like(state)
+            like, crossed = zeros_like(state), zeros_like(state)
             for j in range(span[0], span[1]):
                 # The adjoint runs against the recurrence: `before` is the step that fed step k.
                 k = last + direction * j
                 before = k + direction
                 prefetch_to_write(out, i, k + direction * _AHEAD, p + column, n)
+                prefetch_to_read(g, i, k + direction * _TILE, p + column, n)
+                if sums or each:
+                    prefetch_to_read(x, i, before + direction * _TILE, p + column, n)
                 if each and first:
                     prefetch_to_write(rows, group, k + direction * _AHEAD, p, n)
                 if varies and j > 0:
@@ -187,12 +202,13 @@ def _(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, 
                     previous = load(x, i, before, p + column, n) if j < length - 1 else load(x0, i, 0, p, n)
                     if each:
                         total = zeros_like(state) if first else load(rows, group, k, p, n)
-                    total = conj_multiply_add(previous, state, total)
-                    if each:
-                        store(rows, group, k, p, total)
+                        store(rows, group, k, p, conj_multiply_add(previous, state, total))
+                    else:
+                        like = lanewise_multiply_add(previous, state, like)
+                        crossed = lanewise_multiply_add(previous, parts_swapped(state), crossed)
             store(states, i, 0, p, state)
             if sums:
-                store(totals, group, 0, p, total)
+                store(totals, group, 0, p, conj_products(like, crossed))
                 for q in range(p, p + n):
                     wide[group, q] += totals[group, 0, q]
             p += n
