@@ -18,7 +18,7 @@ from fractal_ssm import scan
 from fractal_ssm.ops.ssm import ssm
 from fractal_ssm.ops.vandermonde import vandermonde
 
-from . import jax_peers
+from . import jax_peers, one_pass
 
 Function = Callable[..., Tensor]
 
@@ -40,6 +40,7 @@ class Contenders:
 def for_scan(shape: tuple[int, ...], mode: str) -> Contenders:
     """Functions of (a, b) with b (B, L, P) and a as `scan` takes it."""
     found = Contenders({f"ours: {backend}": partial(scan, backend=backend) for backend in ("native", "torch")})
+    found.peer("one pass in C", "ctypes", one_pass.scan, one_pass.obstacle(mode))
     found.peer("torch associative_scan", "torch", _torch_associative_scan)
     found.peer("s5-pytorch", "s5", _s5_scan, "" if mode == "constant" else "its scan shares a constant gate")
     power = shape[1] & (shape[1] - 1) == 0
