@@ -1,4 +1,4 @@
-"""The scan as the plainest loop in C (`one_pass.c`), compiled by the system's compiler: what one pass over memory costs."""
+"""The scan as the plainest loop in C (`one_pass.c`), by the compiler of the system: what one pass over memory costs."""
 
 from __future__ import annotations
 
