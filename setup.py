@@ -28,6 +28,7 @@ setup(
         "torch>=2.11",
         "triton>=3.6; platform_system == 'Linux'",
         "numpy>=2.0",
+        "filelock>=3.16",
         "scipy>=1.14",
         "python-flint>=0.7",
         "einops>=0.8",

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 
 from ..errors import UsageError
@@ -261,19 +262,19 @@ def _canonical(parameters: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Hold the build lock of one cache; says so when it has to wait. Without file locks (Windows) it does nothing."""
+    """Hold the build lock of one cache; says so when it has to wait."""
+    lock = filelock.FileLock(folder.parent / f".{folder.name}.lock")
     try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(folder.parent / f".{folder.name}.lock", "w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
             print(f"Waiting for another process that builds {folder} ...", file=sys.stderr)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            # Some network file systems have no locks: two builds may then run, and the renaming decides.
-            print(f"No file lock on {folder.parent} ({error.strerror}); building without.", file=sys.stderr)
+            lock.acquire()
+    except (OSError, NotImplementedError) as error:
+        # Some network file systems have no locks: two builds may then run, and the renaming decides.
+        reason = getattr(error, "strerror", None) or error
+        print(f"No file lock on {folder.parent} ({reason}); building without.", file=sys.stderr)
+    try:
         yield
+    finally:
+        lock.release()

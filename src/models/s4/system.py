@@ -20,6 +20,7 @@ import functools
 from dataclasses import dataclass
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
 from ...ops.cauchy import dplr_response
@@ -74,7 +75,7 @@ class LowRankSystem(System):
         """C A_bar^(l+1) x, (B, length, c H)."""
         start = self._advanced(_to_real(x).transpose(0, 1).double(), 0)
         states = self._doubled(start, _split(length)[0])
-        return self._responses(states, len(x), length).permute(2, 3, 0, 1).flatten(2)
+        return rearrange(self._responses(states, len(x), length), "c H B l -> B l (c H)")
 
     def advance(self, x: Tensor, steps: int | Tensor) -> Tensor:
         """A_bar^steps x, by the binary digits of `steps`."""
@@ -233,8 +234,9 @@ class LowRankSystem(System):
             rows, *squares = _Doublings.apply(rows, self._power(k), inner + outer - k)
             self._dense_powers.update(enumerate(squares, k + 1))
         product = torch.bmm(rows.to(real), states.to(real).mT)
-        product = product.view(len(product), 1 << outer, -1, 1 << inner, R).permute(2, 0, 4, 1, 3)
-        return product.flatten(3)[..., :length]
+        # A position is l = j 2^inner + i: i by the powers in the rows, j by those in the states.
+        product = rearrange(product, "H (j c) (i R) -> c H R (j i)", j=1 << outer, i=1 << inner)
+        return product[..., :length]
 
     @functools.cached_property
     def _step_tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from ...errors import UsageError
@@ -109,7 +110,7 @@ class Attention(SequenceLayer):
             # Neither does it silence one that lies later: a masked product is 0 * nan.
             broken = ~u.isfinite().all(-1)
             u = u.masked_fill(broken[..., None], 0.0)
-        query, key, value = self.qkv(u).unflatten(-1, (3, self.n_heads, self.head_size)).permute(2, 0, 3, 1, 4)
+        query, key, value = rearrange(self.qkv(u), "B l (part h d) -> part B h l d", part=3, h=self.n_heads)
         position = u.new_zeros(batch, dtype=self._position_dtype()) if state is None else state.position
         elapsed = self._elapsed(dt_scale, valid)
         if self.rotary:
