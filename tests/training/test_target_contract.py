@@ -91,7 +91,7 @@ def test_gathered_samples():
 @pytest.mark.parametrize(
     ("data", "y", "words"),
     [
-        (ToySeries(None), np.ones(3), "the target of a sequence of 4 positions has shape (3,). Return (4, 1), with d_t"),
+        (ToySeries(None), np.ones(3), "the target of a sequence of 4 positions has shape (3,). Return (4, 1), with"),
         (ToySeries(None), np.ones((4, 2)), "has shape (4, 2). Return (4, 1)"),
         (ToySeries(None), 1.0, "has shape (). Return (4, 1)"),
         (ToySeries(None, d_target=2), np.ones(4), "has shape (4,). Return (4, 2)"),
