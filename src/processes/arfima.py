@@ -91,6 +91,14 @@ class Arfima(StationaryGaussian):
         around = both_sides[middle - (width - 1) : middle + n + width - 1]
         return self.innovation * signal.convolve(around, own, mode="valid")
 
+    def moving_average(self, n: int) -> np.ndarray:
+        """psi_0 = 1, psi_1 .. psi_{n-1} of x_t = sum_j psi_j e_{t-j}.
+
+        The best h-step prediction from the infinite past has the error innovation * sum_{j<h} psi_j^2.
+        """
+        check_length("Arfima", "n", n)
+        return signal.lfilter(self._theta, self._phi, _fractional_weights(self.d, n))
+
     def spectrum(self, frequency: np.ndarray) -> np.ndarray:
         """See the base class: v |theta / phi|^2 (2 sin(w / 2))^(-2 d)."""
         w = np.asarray(frequency, dtype=np.float64)
@@ -105,7 +113,7 @@ def _fractional_covariance(d: float, n: int) -> np.ndarray:
     return first * np.concatenate([[1.0], np.cumprod((k - 1.0 + d) / (k - d))])
 
 
-def fractional_weights(d: float, n: int) -> np.ndarray:
+def _fractional_weights(d: float, n: int) -> np.ndarray:
     """Coefficients psi_0 .. psi_{n-1} of (1 - z)^(-d): Gamma(j + d) / (Gamma(d) j!)."""
     j = np.arange(1.0, n)
     return np.concatenate([[1.0], np.cumprod((j - 1.0 + d) / j)])

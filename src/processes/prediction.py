@@ -161,10 +161,11 @@ def wold(process: StationaryGaussian, n: int) -> np.ndarray:
     The best h-step prediction from the infinite past has the error innovation_variance * sum_{j<h} psi_j^2.
     """
     check_length("wold", "n", n)
-    cepstrum = [_cepstrum(process, k, 0.0) for k in range(1, n)]
+    # log S = c_0 + 2 sum c_k cos, and k psi_k = sum_{j=1..k} j c_j psi_{k-j}.
+    steep = np.array([k * _cepstrum(process, k, 0.0) for k in range(1, n)])
     psi = np.ones(n)
     for k in range(1, n):
-        psi[k] = sum(j * cepstrum[j - 1] * psi[k - j] for j in range(1, k + 1)) / k
+        psi[k] = steep[:k] @ psi[k - 1 :: -1][:k] / k
     return psi
 
 

@@ -8,7 +8,6 @@ from scipy import integrate, linalg
 
 from fractal_ssm.errors import UsageError
 from fractal_ssm.processes import Arfima, FractionalMotion, FractionalNoise, PowerSpectrum, Relaxations
-from fractal_ssm.processes.arfima import fractional_weights
 from fractal_ssm.processes.stationary import _circulant_roots, circulant_eigenvalues
 
 PROCESSES = [
@@ -88,7 +87,7 @@ def test_known_values():
     gamma = Arfima(0.3).covariance(2)
     assert gamma[1] / gamma[0] == pytest.approx(0.3 / 0.7)
     # Against the moving average with its first million weights: the tail beyond falls as n^(2d-1).
-    weights = fractional_weights(-0.3, 1_000_000)
+    weights = Arfima(-0.3).moving_average(1_000_000)
     np.testing.assert_allclose(Arfima(-0.3).covariance(2), [weights @ weights, weights[1:] @ weights[:-1]], rtol=1e-9)
 
 

@@ -118,10 +118,10 @@ def test_the_infinite_past_of_arfima(d, innovation):
     process = Arfima(d, ar=(0.4,), ma=(-0.3,), innovation=innovation)
     assert innovation_variance(process) == pytest.approx(innovation, rel=1e-8)
     # (1 + theta z) (1 - z)^-d / (1 - phi z), multiplied out.
-    psi = np.convolve(
-        [1, -0.3], np.convolve(0.4 ** np.arange(9), np.cumprod([1, *((d + np.arange(8)) / np.arange(1, 9))]))
-    )
-    np.testing.assert_allclose(wold(process, 9), psi[:9], atol=1e-7)
+    fractional = np.cumprod([1.0, *((d + np.arange(8)) / np.arange(1, 9))])
+    psi = np.convolve([1.0, -0.3], np.convolve(0.4 ** np.arange(9), fractional))[:9]
+    np.testing.assert_allclose(process.moving_average(9), psi, atol=1e-13)
+    np.testing.assert_allclose(wold(process, 9), psi, atol=1e-7)
     # The finite past tends to it: the remainder falls as d^2 / n.
     mse = durbin_levinson(process.covariance(2001)).mse[-1]
     assert 0 < mse / innovation - 1 == pytest.approx(d**2 / 2000, rel=0.05)
