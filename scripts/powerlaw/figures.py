@@ -25,8 +25,11 @@ def colour(name: str) -> str:
 
 def draw_excess(groups: dict[tuple[str, str], Sequence[dict[str, Any]]], target: Path) -> None:
     """Distance to the optimum, one panel a task and setting of its data, one point a run."""
-    figure = Figure(figsize=(4.2 * max(len(groups), 1), 3.6), layout="constrained")
-    for axes, ((task, data), rows) in zip(figure.subplots(1, max(len(groups), 1), squeeze=False)[0], groups.items()):
+    width = max(len(groups), 1)
+    figure = Figure(figsize=(4.2 * width, 3.6), layout="constrained")
+    panels = figure.subplots(1, width, squeeze=False)[0]
+    # Without runs there is one empty panel.
+    for axes, ((task, data), rows) in zip(panels, groups.items(), strict=False):
         found = arms(rows)
         for height, one in enumerate(found):
             values = list(one.distances.values())

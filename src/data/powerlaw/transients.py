@@ -72,7 +72,10 @@ class PowerlawTransients(TwoClasses):
         return x.astype(np.float32)[:, None]
 
     def log_likelihood_ratio(self, x: np.ndarray) -> np.ndarray:
-        """(n,) of samples (n, L): log of the mean over places of exp(s' G^-1 x - s' G^-1 s / 2), G of the background."""
+        """(n,) of samples (n, L): log of the mean over places of exp(s' G^-1 x - s' G^-1 s / 2).
+
+        s is the transient at a place, G the covariance of the background.
+        """
         C = toeplitz_factor(self.process.covariance(self.l_max))
         places = self.l_max - self.width + 1
         shifted = np.zeros((self.l_max, places))
