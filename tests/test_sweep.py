@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from fractal_ssm import train
 from fractal_ssm.errors import RunFailed, UsageError
-from fractal_ssm.sweep import run_job
+from fractal_ssm.sweep import run_job, validation_score
 from fractal_ssm.train import main
 
 TOYS = Path(__file__).parent / "training"
@@ -40,7 +40,8 @@ def sweep(tmp_path, monkeypatch, capsys):
             outcome = outcomes[config.seed]
             if isinstance(outcome, BaseException):
                 raise outcome
-            return facts_of(outcome() if callable(outcome) else outcome)
+            outcome = outcome() if callable(outcome) else outcome
+            return outcome if isinstance(outcome, dict) else facts_of(outcome)
 
         monkeypatch.setattr(train, "run", run)
         monkeypatch.setattr(sys, "argv", ["train", "-m", *TOY, *arguments])
@@ -85,6 +86,14 @@ def test_a_sweep_that_works(sweep, tmp_path):
     status, rows, out, err = sweep({0: 0.5, 1: 0.75}, "seed=0,1", f"hydra.sweep.dir={folder}")
     assert status == 0 and [row["status"] for row in rows] == ["finished"] * 2 and err == ""
     assert "0.7500" in out and "2 of 2 jobs finished." in out
+
+
+def test_the_value_is_the_main_metric_with_its_direction(sweep, tmp_path):
+    status, rows, out, _ = sweep({0: facts_of(0.0123456, "mse"), 1: facts_of(12.3, "mse")}, "seed=0,1")
+    assert status == 0 and [float(row["value"]) for row in rows] == [0.0123456, 12.3]
+    assert [row["metric"] for row in rows] == ["mse, lower is better"] * 2
+    assert "0.01235" in out and "value: validation mse, lower is better" in out
+    assert validation_score(facts_of(0.5)) == ("accuracy, higher is better", 0.5)
 
 
 @pytest.mark.parametrize(("signum", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
