@@ -13,7 +13,7 @@ from .. import report
 NAME = "powerlaw"
 TASKS = ("predict", "denoise", "smooth", "hurst", "recall", "warp", "transients")
 # Layers in the order of tables and colours.
-LAYERS = ("fractal", "fractal-normal", "fractal-tau", "s5", "s4", "s4d", "dss", "lru", "transformer")
+LAYERS = ("fractal", "fractal-ltv", "fractal-normal", "fractal-tau", "s5", "s4", "s4d", "dss", "lru", "transformer")
 BASELINE = "s5"
 COLUMNS = (
     *("experiment", "layer", "task", "data", "settings", "seed", "parameters", "steps", "fit_cpu_seconds", "metric"),
