@@ -191,3 +191,11 @@ def test_other_runs_and_unfinished_ones_are_left_out(tmp_path, capsys):
 def test_the_marks_of_every_task_are_on_the_page():
     for task in rows.TASKS:
         tables.replaced(page.PAGE.read_text(), f"powerlaw-{task}", "")
+
+
+def test_the_header_of_an_experiment_tells_its_own_runs(results):
+    runs = (record("s5", 0, 0.51), record("s5", 1, 0.53), record("s5", 2, 0.9, "dataset.d=0.2"), record("lru", 0, 0.55))
+    assert excess.measured(gathered(*runs)) == {
+        "powerlaw/s5-predict": "mse 0.5200, +4.00 ± 2.83 % from the optimum over 2 seeds",
+        "powerlaw/lru-predict": "mse 0.5500, +10.00 % from the optimum over 1 seed",
+    }

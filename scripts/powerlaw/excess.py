@@ -122,3 +122,19 @@ def _signed(value: float, metric: str) -> str:
 
 def _between(low: float, high: float) -> str:
     return "" if math.isnan(low) else f"{low:+.2f} to {high:+.2f}"
+
+
+def measured(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Experiment -> what its runs without other settings gave, for its header."""
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if not row["data"] and not row["settings"]:
+            grouped.setdefault(row["experiment"], []).append(row)
+    found = {}
+    for experiment, runs in grouped.items():
+        (one,), metric = arms(runs), runs[0]["metric"]
+        score, apart = statistics.summary(list(one.tests.values())), statistics.summary(list(one.distances.values()))
+        spread = "" if apart.n < 2 else f" ± {apart.deviation:.2f}"
+        away = f"{apart.mean:+.2f}{spread} {'%' if metric == 'mse' else 'points'}"
+        found[experiment] = f"{metric} {score.mean:.4f}, {away} from the optimum over {apart.n} seed{'s' * (apart.n > 1)}"
+    return found
