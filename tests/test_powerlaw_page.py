@@ -140,16 +140,14 @@ def test_alphas_and_dampings_of_the_layers():
 
 
 def test_accuracy_by_delay_is_that_of_the_whole_split():
-    node = {"name": "powerlaw-recall", "length": 64, "n_test": 60}
-    data = PowerlawRecall(None, length=64, n_test=60)
-    lru = model({"name": "lru"}, d_input=2, n_classes=2, task="tokens")
-    found = {int(where): value for _, where, value in details.by_delay(lru, node)}
+    options = {"length": 64, "n_test": 60, "scales": 4, "queries": 20}
+    data = PowerlawRecall(None, **options)
+    lru = model({"name": "lru"}, d_input=5, n_classes=2, task="tokens")
+    found = {int(where): value for _, where, value in details.by_delay(lru, {"name": "powerlaw-recall", **options})}
     batch = data.collate([data.split("test")[index] for index in range(60)])
-    said, asked = lru(batch.inputs).argmax(-1), batch.targets != -100
+    right = (lru(batch.inputs).argmax(-1) == batch.targets).double().detach()
     delays = torch.from_numpy(data.delays(batch.inputs.numpy()))
-    within = asked & (delays > 4) & (delays <= 16)
-    assert found[16] == pytest.approx((said == batch.targets)[within].double().mean().item())
-    assert set(found) == {1, 4, 16, 64}
+    assert found == pytest.approx({delay: right[delays == delay].mean().item() for delay in (1, 2, 4, 8)})
 
 
 def test_errors_by_speed_use_the_optimum_of_each_speed():

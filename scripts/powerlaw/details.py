@@ -20,12 +20,10 @@ from fractal_ssm.registry import datasets
 from .. import report
 from .rows import NAME, row_of
 
-# kind: "alpha" (where: block.index), "damping" (where: block.quantile), "delay" (where: longest of a bin), "speed"
-# (where: speed, scaled or not). value: alpha; - log |Lambda_bar| a step; accuracy; squared error over the optimum.
+# kind: "alpha" (where: block.index), "damping" (where: block.quantile), "delay" (where: steps), "speed" (where: speed,
+# scaled or not). value: alpha; - log |Lambda_bar| a step; accuracy; squared error over the optimum.
 COLUMNS = ("experiment", "data", "settings", "seed", "started", "kind", "where", "value")
 _QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
-# Longest delay of each bin.
-DELAYS = (1, 4, 16, 64, 256, 768)
 
 
 def gather(runs: Iterable[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -88,18 +86,18 @@ def dampings(layer: torch.nn.Module) -> np.ndarray | None:
 
 
 def by_delay(model: SequenceModel, node: dict[str, Any]) -> list[tuple[str, str, float]]:
-    """Accuracy of recall on the test split, in bins of the delay."""
+    """Accuracy of recall on the test split for each delay."""
     data = datasets.build(node, data_dir=Path("data"))
-    right, asked = np.zeros(len(DELAYS)), np.zeros(len(DELAYS))
+    right, asked = np.zeros(data.scales), np.zeros(data.scales)
     for batch in _batches(data):
         with torch.no_grad():
             said = model(batch.inputs, batch.lengths).argmax(-1).numpy()
         targets = batch.targets.numpy()
         scored = targets != IGNORED
-        bins = np.searchsorted(DELAYS, data.delays(batch.inputs.numpy())[scored])
-        asked += np.bincount(bins, minlength=len(DELAYS))
-        right += np.bincount(bins, (said == targets)[scored], minlength=len(DELAYS))
-    return [("delay", str(longest), r / n) for longest, r, n in zip(DELAYS, right, asked, strict=True) if n]
+        scale = np.log2(data.delays(batch.inputs.numpy())[scored]).astype(int)
+        asked += np.bincount(scale, minlength=data.scales)
+        right += np.bincount(scale, (said == targets)[scored], minlength=data.scales)
+    return [("delay", str(2**k), r / n) for k, (r, n) in enumerate(zip(right, asked, strict=True)) if n]
 
 
 def by_speed(model: SequenceModel, node: dict[str, Any]) -> list[tuple[str, str, float]]:

@@ -136,5 +136,7 @@ def measured(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
         score, apart = statistics.summary(list(one.tests.values())), statistics.summary(list(one.distances.values()))
         spread = "" if apart.n < 2 else f" ± {apart.deviation:.2f}"
         away = f"{apart.mean:+.2f}{spread} {'%' if metric == 'mse' else 'points'}"
-        found[experiment] = f"{metric} {score.mean:.4f}, {away} from the optimum over {apart.n} seed{'s' * (apart.n > 1)}"
+        found[experiment] = (
+            f"{metric} {score.mean:.4f}, {away} from the optimum over {apart.n} seed{'s' * (apart.n > 1)}"
+        )
     return found

@@ -97,7 +97,7 @@ def draw_curves(details: Sequence[dict[str, Any]], kind: str, target: Path) -> N
         axes.plot(places, [np.mean(points[p]) for p in places], style, marker="o", color=colour(name), label=label)
     axes.set_xscale("log", base=2)
     if kind == "delay":
-        axes.set(xlabel="delay up to, steps", ylabel="accuracy")
+        axes.set(xlabel="delay, steps", ylabel="accuracy")
     else:
         axes.set(xlabel="speed of the test, training 1", ylabel="squared error / optimum", yscale="log")
     axes.grid(alpha=0.3)

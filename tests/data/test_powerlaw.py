@@ -20,6 +20,8 @@ from fractal_ssm.registry import datasets
 
 TASKS = ("predict", "denoise", "smooth", "hurst", "recall", "transients", "warp")
 SMALL = {"n_train": 12, "n_val": 6, "n_test": 10, "length": 64}
+# Options without which a task does not fit so few steps.
+NEEDED = {"recall": {"scales": 5, "queries": 16}}
 # Sequences of real numbers at every position, with processes and options that are not the defaults.
 FORECASTS = [
     PowerlawPredict(None, n_train=300, n_test=300, length=48),
@@ -35,7 +37,8 @@ FORECASTS = [
 
 @pytest.mark.parametrize("task", TASKS)
 def test_samples_follow_from_the_seed_and_splits_share_none(tmp_path, task):
-    nodes = ({"name": f"powerlaw-{task}", "seed": seed, **SMALL} for seed in (0, 0, 1))
+    common = {"name": f"powerlaw-{task}", **SMALL, **NEEDED.get(task, {})}
+    nodes = ({**common, "seed": seed} for seed in (0, 0, 1))
     data, same, other = (datasets.build(node, data_dir=tmp_path) for node in nodes)
     data.prepare()
     check_prepared(data)
@@ -62,6 +65,7 @@ def test_samples_follow_from_the_seed_and_splits_share_none(tmp_path, task):
         ("hurst", {"low": 0.3}),
         ("recall", {"tail": 1.0}),
         ("recall", {"queries": 3}),
+        ("recall", {"scales": 3}),
         ("transients", {"height": 3.0}),
         ("transients", {"width": 8}),
         ("warp", {"speed": 2.0}),
@@ -70,8 +74,11 @@ def test_samples_follow_from_the_seed_and_splits_share_none(tmp_path, task):
     ],
 )
 def test_every_option_changes_the_samples_and_the_checksum(task, options):
-    plain, changed = (datasets.build({"name": f"powerlaw-{task}", **SMALL, **o}, data_dir=None) for o in ({}, options))
+    common = {"name": f"powerlaw-{task}", **SMALL, **NEEDED.get(task, {})}
+    plain, changed = (datasets.build({**common, **more}, data_dir=None) for more in ({}, options))
     assert plain.describe()["checksum"] != changed.describe()["checksum"]
+    if plain.d_input != changed.d_input:
+        return
     pairs = [zip(plain.split("test")[i], changed.split("test")[i], strict=True) for i in range(6)]
     assert not all(np.array_equal(one, two) for pair in pairs for one, two in pair)
 
@@ -166,26 +173,45 @@ def test_estimates_of_the_exponent_in_their_order():
     assert reference["constant"] == pytest.approx(0.8**2 / 12, rel=0.25)
 
 
-def test_recall_asks_for_the_marked_sign_after_pareto_delays():
-    data = PowerlawRecall(None, n_test=500, length=512, tail=0.5)
-    asked = []
-    for x, y in (data.split("test")[index] for index in range(500)):
-        (place,) = np.flatnonzero(x[:, 1])
-        positions = np.flatnonzero(y != IGNORED)
-        assert place < 128 and positions.min() > place and set(np.abs(x[:, 0])) == {1.0}
-        assert set(y[positions]) == {int(x[place, 0] > 0)}
-        asked += (positions - place).tolist()
-    # Two queries with one delay count once, so short delays are rarer than drawn: look at the long ones.
-    longest, asked = 512 - 128, np.array(asked)
-    assert asked.max() <= longest
-    beyond = lambda k: (k**-0.5 - longest**-0.5) / (1 - longest**-0.5)
-    share = (asked > 150).sum() / (asked > 50).sum()
-    assert share == pytest.approx(beyond(151) / beyond(51), abs=0.06)
+@pytest.mark.parametrize(("length", "scales"), [(64, 5), (33, 4), (16, 1)])
+def test_recall_asks_for_the_sign_of_a_window_of_the_past(length, scales):
+    data = PowerlawRecall(None, n_test=30, length=length, scales=scales, queries=8)
+    for x, y in (data.split("test")[index] for index in range(30)):
+        (places,) = np.nonzero(y != IGNORED)
+        assert len(places) == 8 and places.min() >= length - length // 2
+        assert x[:, 1:].sum() == 8 and set(np.unique(x[:, 1:])) <= {0.0, 1.0}
+        for place in places:
+            delay = 2 ** int(x[place, 1:].argmax())
+            assert data.delays(x[None])[0, place] == delay
+            window = [x[place - back, 0] for back in range(delay, 2 * delay)]
+            assert len(window) == delay and y[place] == (np.mean(window) > 0)
+
+
+@pytest.mark.parametrize("tail", [0.0, 0.5, 2.0])
+def test_delays_of_recall_have_the_tail(tail):
+    data = PowerlawRecall(None, n_test=300, length=128, scales=6, tail=tail, queries=50)
+    asked = data.delays(np.stack([data.split("test")[index][0] for index in range(300)]))
+    for k in range(1, 6):
+        share = (asked >= 2**k).sum() / (asked > 0).sum()
+        beyond = lambda k: 2 ** (-tail * k) - 2 ** (-tail * 6) if tail else 6 - k
+        assert share == pytest.approx(beyond(k) / beyond(0), abs=0.02)
+
+
+def test_a_kernel_that_is_a_window_recalls_and_a_shifted_one_as_often_as_its_correlation_says():
+    data = PowerlawRecall(None, n_test=300, length=128, scales=1, queries=60)
+    samples = [data.split("test")[index] for index in range(300)]
+    x, y = (np.stack(part) for part in zip(*samples, strict=True))
+    asked = y != IGNORED
+    before = np.roll(x[:, :, 0], 1, axis=1)
+    assert (((before > 0) == y)[asked]).mean() == 1.0
+    # Correlation 1 / sqrt(2) with the window: right in three of four.
+    both = before + np.roll(x[:, :, 0], 2, axis=1)
+    assert (((both > 0) == y)[asked]).mean() == pytest.approx(0.75, abs=0.02)
 
 
 def test_a_short_memory_does_not_recall():
-    reference = PowerlawRecall(None, n_test=200).reference()
-    memories = [reference[f"memory of {k} steps"] for k in (16, 64, 256)]
+    reference = PowerlawRecall(None, n_test=50).reference()
+    memories = [reference[f"memory of {n} steps"] for n in (15, 63, 255)]
     assert 0.5 < memories[0] < memories[1] < memories[2] < reference["optimal"] == 1.0
 
 
@@ -225,8 +251,9 @@ def test_transients_are_added_to_every_second_sample():
         (lambda: PowerlawDenoise(None, noise=0.0), "1e-4 <= noise <= 1e4"),
         (lambda: PowerlawHurst(None, low=0.0), "0 < low < 1"),
         (lambda: PowerlawHurst(None, low=0.5, high=0.4), "0.5 < high < 1"),
-        (lambda: PowerlawRecall(None, tail=0.0), "0.05 <= tail <= 5"),
+        (lambda: PowerlawRecall(None, tail=-0.1), "0 <= tail <= 5"),
         (lambda: PowerlawRecall(None, queries=0), "queries >= 1"),
+        (lambda: PowerlawRecall(None, scales=10), "length >= 2048"),
         (lambda: PowerlawTransients(None, width=300), "width >= 4 and <= 256"),
         (lambda: PowerlawTransients(None, length=5000), "length >= 16 and <= 4,096"),
         (lambda: PowerlawTransients(None, height=-1.0), "0 < height <= 1e6"),

@@ -1,4 +1,4 @@
-"""Recall of one marked sign after delays with a heavy tail."""
+"""Recall of the past at every scale, asked for at delays with a heavy tail."""
 
 from __future__ import annotations
 
@@ -15,71 +15,84 @@ from ..options import check_real, check_required, is_real
 
 @register_dataset("powerlaw-recall")
 class PowerlawRecall(DrawnData):
-    """What was the marked sign? Asked `queries` times in every sample, after delays that mostly are short.
+    """Was the mean over the window from 2 D - 1 to D steps ago positive? Asked `queries` times a sample.
 
-    Channel 0 is a fair sign (1 or -1) at every step, channel 1 is 1 at one step in the first quarter and 0 elsewhere. A
-    delay D is drawn from P(D > k) proportional to k^(-tail) - longest^(-tail), k >= 1, so that every scale up to
-    3/4 of the length is asked for. Nothing in the input says when a question comes. The classes are 1 for a positive
-    sign and 0.
+    Channel 0 is white noise of variance 1. A 1 in channel 1 + k is a question and asks for D = 2^k. The delays have a
+    truncated Pareto law, P(D >= 2^k) proportional to 2^(-tail k) - 2^(-tail scales), and the resolution asked for is
+    proportional to the delay. Questions come in the second half, where every window lies inside the sample. A layer
+    whose kernel has the correlation c with a window is right in 1 - arccos(c) / pi of its questions.
 
-    `reference()` scores on the test split: "optimal" is 1; "memory of k steps" knows the sign for k steps and guesses
-    from then on.
+    `reference()` scores on the test split: "optimal" is 1; "memory of n steps" answers what the last n + 1 values tell
+    and guesses the rest.
 
     Args:
         data_dir: not used; there are no files.
-        n_train, n_val, n_test, length, seed: see `GeneratedData`.
-        tail: exponent of the delays in [0.05, 5]; the smaller, the more long ones.
-        queries: questions a sample, 1 to 256; two with the same delay count once.
+        n_train, n_val, n_test, seed: see `GeneratedData`.
+        length: steps of a sample, at least 2^(scales + 1).
+        scales: number of delays, 1 to 16.
+        tail: exponent of the delays in [0, 5]; 0 asks for every scale alike.
+        queries: questions a sample, 1 to length / 2, at positions drawn without repetition.
     """
 
     name = "powerlaw-recall"
     task = "tokens"
-    d_input = n_classes = 2
+    n_classes = 2
     causal = True
-    _MEMORIES = (16, 64, 256)
+    _MEMORIES = (15, 63, 255)
 
     def __init__(
         self,
         data_dir: Path,
         n_train: int = 16_000,
-        n_val: int = 200,
-        n_test: int = 1_000,
+        n_val: int = 100,
+        n_test: int = 400,
         length: int = 1024,
         seed: int = 0,
-        tail: float = 0.3,
-        queries: int = 16,
+        scales: int = 9,
+        tail: float = 0.25,
+        queries: int = 128,
     ):
         super().__init__(n_train, n_val, n_test, length, seed)
-        check_real(self.name, "tail", tail, is_real(tail) and 0.05 <= tail <= 5.0, "0.05 <= tail <= 5")
-        check_required(1, self.name, "questions", 256, queries=queries)
-        self.tail, self.queries = float(tail), queries
+        check_required(1, self.name, "delays", 16, scales=scales)
+        check_required(2 ** (scales + 1), self.name, "2^(scales + 1)", length=length)
+        check_real(self.name, "tail", tail, is_real(tail) and 0.0 <= tail <= 5.0, "0 <= tail <= 5")
+        check_required(1, self.name, "questions", length // 2, queries=queries)
+        self.scales, self.tail, self.queries = scales, float(tail), queries
+        self.d_input = 1 + scales
+
+    def shares(self) -> np.ndarray:
+        """(scales,) probability of each delay."""
+        beyond = np.append(2.0 ** (-self.tail * np.arange(self.scales)), 2.0 ** (-self.tail * self.scales))
+        shares = -np.diff(beyond) if self.tail > 0.0 else np.ones(self.scales)
+        return shares / shares.sum()
 
     def sample(self, rng: np.random.Generator, split: str, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Signs and mark, and the class at the positions that are asked."""
-        signs = rng.choice([-1.0, 1.0], self.l_max)
-        place = int(rng.integers(self.l_max // 4))
-        x = np.zeros((self.l_max, 2), dtype=np.float32)
-        x[:, 0], x[place, 1] = signs, 1.0
-        longest = self.l_max - self.l_max // 4
-        # Inverse of the truncated law: continuous, then rounded down.
-        share = rng.random(self.queries) * (1.0 - longest**-self.tail)
-        delays = np.minimum((1.0 - share) ** (-1.0 / self.tail), longest).astype(np.int64)
+        """Noise and questions, and the answers at their positions."""
+        half = self.l_max // 2
+        x = np.zeros((self.l_max, self.d_input), dtype=np.float32)
+        x[:, 0] = rng.standard_normal(self.l_max)
+        places = self.l_max - half + rng.choice(half, self.queries, replace=False)
+        asked = rng.choice(self.scales, self.queries, p=self.shares())
+        x[places, 1 + asked] = 1.0
+        totals = np.concatenate([[0.0], np.cumsum(x[:, 0], dtype=np.float64)])
+        delays = 2**asked
+        # Values at places - 2 D + 1 .. places - D.
+        windows = totals[places - delays + 1] - totals[places - 2 * delays + 1]
         targets = np.full(self.l_max, IGNORED, dtype=np.int64)
-        targets[place + delays] = int(signs[place] > 0)
+        targets[places] = windows > 0.0
         return x, targets
 
     def delays(self, x: np.ndarray) -> np.ndarray:
-        """(n, L) steps since the mark of inputs (n, L, 2); negative before it."""
-        return np.arange(x.shape[1]) - x[:, :, 1].argmax(axis=1)[:, None]
+        """(n, L) the delay D asked for at each position of inputs (n, L, d_input); 0 where nothing is asked."""
+        return (x[:, :, 1:] * 2.0 ** np.arange(self.scales)).sum(axis=2).astype(np.int64)
 
     def reference(self) -> dict[str, float]:
         """See the class."""
         split = self.split("test")
-        samples = [split[index] for index in range(len(split))]
-        x, y = (np.stack(part) for part in zip(*samples, strict=True))
-        asked = self.delays(x)[y != IGNORED]
-        known = {f"memory of {k} steps": 0.5 + 0.5 * float((asked <= k).mean()) for k in self._MEMORIES}
+        asked = self.delays(np.stack([split[index][0] for index in range(len(split))]))
+        asked = asked[asked > 0]
+        known = {f"memory of {n} steps": 0.5 + 0.5 * float((2 * asked - 1 <= n).mean()) for n in self._MEMORIES}
         return {"optimal": 1.0, **known}
 
     def _parameters(self) -> dict[str, Any]:
-        return {"tail": self.tail, "queries": self.queries}
+        return {"scales": self.scales, "tail": self.tail, "queries": self.queries}
