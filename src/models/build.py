@@ -100,7 +100,7 @@ def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
             f"{', '.join(DATA_FACTS)}. Load it with the version of this program that wrote it."
         )
     _check_imports(path, config.get("imports") or [], imports)
-    _check_sizes(path, config["model"], stored["state_dict"])
+    _check_sizes(path, config["model"], facts, stored["state_dict"])
     import_plugins(imports)
     model = build_model(config["model"], facts)
     model.load_state_dict(_weights(path, stored["state_dict"], model))
@@ -122,16 +122,21 @@ def _check_imports(path: str | Path, named: Any, allowed: Sequence[str]) -> None
         )
 
 
-# Options whose value is a number of rows of some parameter.
-_ROWS = ("d_model", "n_layers", "d_ff", "d_state", "blocks", "n_ssm", "n_alphas", "n_heads", "channels")
+# Options and facts whose value is a number of rows of some parameter.
+_ROWS = (
+    *("d_model", "n_layers", "d_ff", "d_state", "blocks", "n_ssm", "n_alphas", "n_heads", "channels"),
+    *("n_classes", "n_tokens", "d_input", "d_target"),
+)
 
 
-def _check_sizes(path: str | Path, node: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+def _check_sizes(
+    path: str | Path, node: Mapping[str, Any], facts: Mapping[str, Any], weights: Mapping[str, Any]
+) -> None:
     """Refuse a file that names a model far larger than its weights: building it could take hours and all memory."""
     stored = sum(value.numel() for value in weights.values() if isinstance(value, Tensor))
     layer = node["layer"] if isinstance(node.get("layer"), Mapping) else {}
     for key in _ROWS:
-        for value in (node.get(key), layer.get(key)):
+        for value in (node.get(key), layer.get(key), facts.get(key)):
             if isinstance(value, int) and value > stored:
                 raise UsageError(
                     f"{str(path)!r} names a model with {key}={value} and holds {stored} numbers, so it is not the "

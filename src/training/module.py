@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..config import OptimizerConfig, SchedulerConfig
 from ..data.base import SPLITS, Batch
+from ..errors import UsageError
 from .accumulation import SampleMean
 from .diagnosis import check_gradients, check_loss
 from .optim import build_optimizer, describe_groups, parameter_groups, parameter_roles
@@ -112,6 +113,11 @@ class Classifier(LightningModule):
     def on_validation_epoch_end(self) -> None:
         self.results["train"] = self._tallies["train"].result()
         self.results["val"] = self._tallies["val"].result()
+        if self.results["val"]["samples"] == 0:
+            raise UsageError(
+                "Every target of the validation is missing (NaN, or -100 for classes), so no checkpoint can be "
+                "selected. Validation needs at least one target that is scored."
+            )
         name = self.task.metric.name
         # Equal in all processes already; lightning wants to hear how it would be reduced.
         self.log(f"val/{name}", self.results["val"][name], prog_bar=True, logger=False, sync_dist=True)
