@@ -28,7 +28,12 @@ def record(layer: str, seed: int, test: float, *said: str, task: str = "predict"
         "seed": seed,
         "metric": {"name": name, "higher_is_better": name == "accuracy"},
         "metrics": {split: {name: test} for split in ("train", "val", "test")},
-        "reference": {"optimal": 0.5 if name == "mse" else 1.0, "AR(1)": 0.6},
+        "reference": {
+            "optimal": 0.5 if name == "mse" else 1.0,
+            "optimal, expected": 0.4,
+            "infinite past, expected": 0.3,
+            "AR(1)": 0.6,
+        },
         "data": {"checksum": "1"},
         "commit": "abcdef",
         "versions": {"torch": "2"},
@@ -64,7 +69,7 @@ def test_lines_give_distances_and_paired_differences(results):
     found = gathered(
         *(record(layer, seed, test) for layer, all_of in tests.items() for seed, test in enumerate(all_of))
     )
-    fractal, s5, optimal, short = excess.lines(found)
+    fractal, s5, optimal, expected, limit, short = excess.lines(found)
     assert s5[:4] == ["s5", "3", "0.5200", "+4.00 %"] and s5[5:8] == ["", "", ""]
     half = 4.30265 * 2.0 / np.sqrt(3)
     assert s5[4] == f"{4 - half:+.2f} to {4 + half:+.2f}"
@@ -72,11 +77,33 @@ def test_lines_give_distances_and_paired_differences(results):
     assert fractal[5:7] == [f"{pair.mean:+.2f} %", f"{pair.low:+.2f} to {pair.high:+.2f}"]
     assert fractal[7] == f"{pair.p:.2g}"
     assert optimal[:4] == ["*optimal*", "", "0.5000", "+0.00 %"] and short[3] == "+20.00 %"
+    # An expectation is compared with an expectation.
+    assert (expected[3], limit[3]) == ("+0.00 %", "-25.00 %")
     assert all(len(line) == len(excess.HEADER) for line in (fractal, s5, optimal, short))
 
 
+def test_the_verdict_names_only_what_is_told_apart(results):
+    tests = {
+        "s5": (0.51, 0.52, 0.53),
+        "fractal": (0.505, 0.5151, 0.525),
+        "s4d": (0.52, 0.529, 0.541),
+        "lru": (0.5, 0.6, 0.5),
+    }
+    found = gathered(
+        *(record(layer, seed, test) for layer, all_of in tests.items() for seed, test in enumerate(all_of))
+    )
+    assert excess.verdict(found) == (
+        "Closer to the optimum than s5, at 5 % after the correction: `fractal`. "
+        "Further from the optimum than s5, at 5 % after the correction: `s4d`. "
+        "Not told apart from s5 by these seeds: `lru`."
+    )
+    assert excess.verdict(found[:3]) == ""
+
+
 def test_a_single_seed_and_a_missing_baseline_claim_nothing(results):
-    (line, *_) = excess.lines(gathered(record("lru", 0, 0.55)))
+    alone = gathered(record("lru", 0, 0.55))
+    assert excess.verdict(alone) == ""
+    (line, *_) = excess.lines(alone)
     assert line[3:8] == ["+10.00 %", "", "", "", ""]
     (line, *_) = excess.lines(gathered(record("lru", 0, 0.75, task="recall"))[1:])
     assert line[3] == "+25.00 points"

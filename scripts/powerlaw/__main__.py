@@ -36,6 +36,7 @@ def section(task: str, rows: list[dict[str, Any]]) -> str:
             revisions = ", ".join(sorted({run["commit"][:10] for run in runs}))
             body = tables.markdown(excess.HEADER, excess.lines(runs))
             parts.append(f"{title} (revision {revisions}):\n\n{body}")
+            parts += filter(None, [excess.verdict(runs)])
     return "\n\n".join(parts) or "Not yet run."
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .excess import arms
-from .rows import LAYERS, arm
+from .rows import LAYERS, arm, parts
 
 # d of `powerlaw-predict` unless the command line says another.
 _DEFAULT_MEMORY = 0.4
@@ -49,33 +49,34 @@ def draw_modes(details: Sequence[dict[str, Any]], target: Path) -> None:
     shown = [row for row in details if "-predict" in row["experiment"] and "horizon" not in row["data"]]
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    layers = sorted({_layer(row) for row in shown}, key=LAYERS.index)
-    for offset, layer in enumerate(layers):
-        rows = [row for row in shown if _layer(row) == layer]
-        place = 0.008 * (offset - 0.5 * (len(layers) - 1))
+    names = sorted({_arm(row) for row in shown}, key=lambda name: (LAYERS.index(name.split()[0]), name))
+    for offset, name in enumerate(names):
+        rows = [row for row in shown if _arm(row) == name]
+        place = 0.008 * (offset - 0.5 * (len(names) - 1))
         alphas = [(memory(row["data"]) + place, float(row["value"])) for row in rows if row["kind"] == "alpha"]
         if alphas:
-            left.plot(*zip(*alphas, strict=True), "o", color=colour(layer), alpha=0.5, label=layer)
-        _draw_dampings(right, rows, layer, place)
+            left.plot(*zip(*alphas, strict=True), "o", color=colour(name), alpha=0.5, label=name)
+        _draw_dampings(right, rows, name, place)
     left.set(xlabel="true d", ylabel="learned alpha", title="alphas (learn_alpha=true)", ylim=(0, 1))
     right.set(xlabel="true d", ylabel="damping a step", title="median over the modes, bar: 10 to 90 %", yscale="log")
     for axes in (left, right):
+        axes.set_xlim(-0.5 if any(memory(row["data"]) < 0 for row in shown) else 0.0, 0.5)
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend()
+            axes.legend(fontsize=7)
     _save(figure, target)
 
 
-def _draw_dampings(axes: Any, rows: Sequence[dict[str, Any]], layer: str, place: float) -> None:
+def _draw_dampings(axes: Any, rows: Sequence[dict[str, Any]], name: str, place: float) -> None:
     found: dict[float, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row["kind"] == "damping":
             found[memory(row["data"])][row["where"].partition(".")[2]].append(float(row["value"]))
-    label: str | None = layer
+    label: str | None = name
     for d, shares in sorted(found.items()):
         low, middle, high = (float(np.median(shares[share])) for share in ("0.1", "0.5", "0.9"))
         axes.errorbar(
-            d + place, middle, [[middle - low], [high - middle]], fmt="o", color=colour(layer), capsize=3, label=label
+            d + place, middle, [[middle - low], [high - middle]], fmt="o", color=colour(name), capsize=3, label=label
         )
         label = None
 
@@ -86,8 +87,7 @@ def draw_curves(details: Sequence[dict[str, Any]], kind: str, target: Path) -> N
     for row in details:
         if row["kind"] == kind:
             where, _, told = row["where"].partition(" ")
-            name = arm({"layer": _layer(row), "settings": row["settings"]})
-            found[name, told != "as trained"][float(where)].append(float(row["value"]))
+            found[_arm(row), told != "as trained"][float(where)].append(float(row["value"]))
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for (name, told), points in found.items():
@@ -116,8 +116,8 @@ def memory(data: str) -> float:
     return float(named[1]) if named else _DEFAULT_MEMORY
 
 
-def _layer(row: dict[str, Any]) -> str:
-    return row["experiment"].removeprefix("powerlaw/").rsplit("-", 1)[0]
+def _arm(row: dict[str, Any]) -> str:
+    return arm({"layer": parts(row["experiment"])[0], "settings": row["settings"]})
 
 
 def _save(figure: Figure, target: Path) -> None:
