@@ -12,6 +12,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from . import tables
+from .powerlaw import excess
+from .powerlaw import rows as powerlaw
 from .report import RESULTS, ROOT, read, summary
 
 EXPERIMENTS = ROOT / "configs" / "experiment"
@@ -29,7 +31,12 @@ def measured() -> dict[str, list[str]]:
     """Experiment -> one short text per budget that was run, from all CSV files of results."""
     found = defaultdict(list)
     for source in sorted(RESULTS.glob("*.csv")):
-        rows = [row for row in read(source) if {"experiment", "test"} <= row.keys()]
+        rows = read(source)
+        if source.stem == powerlaw.NAME:
+            for experiment, text in excess.measured(rows).items():
+                found[experiment].append(text)
+            continue
+        rows = [row for row in rows if {"experiment", "test", "majority"} <= row.keys()]
         for experiment, budget, data, accuracy, *_ in summary(rows):
             note = "" if data in ("generated", "release") else f" ({data})"
             found[experiment].append(f"{accuracy} at budget={budget}{note}")

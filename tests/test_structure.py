@@ -26,7 +26,8 @@ ALLOWED = {
     "sweep": {"errors", "files"},
     "hippo": {"errors", "registry", "hippo"},
     "models": {"errors", "registry", "checkpoint", "ops", "hippo", "models"},
-    "data": {"errors", "jit_cache", "registry", "data"},
+    "processes": {"errors", "processes"},
+    "data": {"errors", "jit_cache", "registry", "processes", "data"},
     "compare": {
         *("errors", "config", "config_errors", "registry", "train", "data.base", "models.build", "compare"),
         *("files", "run_folder", "training.record", "training.resume", "training.lock", "training.signals"),

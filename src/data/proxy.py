@@ -6,113 +6,41 @@ still fail on Path-X; one that does not has little to hope for there.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from abc import abstractmethod
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError
 from ..registry import register_dataset
-from .base import SPLITS, SequenceData, label_shares
-from .options import MOST_SAMPLES, check_real, check_required, is_real
+from .base import SPLITS
+from .drawn import DrawnData, GeneratedData
+from .options import check_real, check_required, is_real
 from .pathfinder.parameters import parameters
 
 
-class _Drawn(Dataset):
-    """Samples drawn when asked for; sample i is a function of the seed, the split and i."""
+class TwoClasses(DrawnData):
+    """Two classes in turn, drawn when asked for; the arguments are those of `GeneratedData`."""
 
-    def __init__(self, data: DrawnData, part: int, n: int):
-        self.data, self.part, self.n = data, part, n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        if not 0 <= index < self.n:
-            raise IndexError(index)
-        rng = np.random.default_rng((self.data.seed, self.part, index))
-        return self.data.draw(rng, index % 2), index % 2
-
-
-class ProxyData(SequenceData):
-    """Two classes, real input, nothing on disk.
-
-    Args:
-        n_train, n_val, n_test: samples.
-        length: L of every sample.
-        seed: of the samples.
-    """
-
-    name: ClassVar[str]
     n_classes = 2
-
-    def __init__(self, n_train: int, n_val: int, n_test: int, length: int, seed: int):
-        check_required(1, self.name, "a sample at least", MOST_SAMPLES, n_train=n_train, n_val=n_val, n_test=n_test)
-        check_required(16, self.name, "steps of a sample", length=length)
-        check_required(0, self.name, "any", (1 << 63) - 1, seed=seed)
-        self.l_max, self.seed = length, seed
-        self.n_samples = {"train": n_train, "val": n_val, "test": n_test}
-
-    def split(self, name: str) -> Dataset:
-        """See the base class."""
-        if name not in SPLITS:
-            raise unknown("split", name, SPLITS)
-        return self._split(name)
-
-    @abstractmethod
-    def _split(self, name: str) -> Dataset:
-        """Samples (x (L, d_input) float32, label) of a split that exists."""
-
-    @abstractmethod
-    def _labels(self, name: str) -> np.ndarray:
-        """Labels of a split, in order."""
-
-    def describe(self) -> dict[str, Any]:
-        """See the base class; the checksum is that of the parameters, which determine every sample."""
-        parameters = {"name": self.name, "length": self.l_max, "seed": self.seed, "counts": self.n_samples}
-        parameters |= self._parameters()
-        checksum = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()
-        return {
-            "name": self.name,
-            "source": "generated",
-            "lra": False,
-            "path": None,
-            "counts": dict(self.n_samples),
-            "checksum": checksum,
-            "split": "drawn apart",
-            "split_fingerprint": checksum[:16],
-            "label_shares": {name: label_shares(self._labels(name), 2) for name in SPLITS},
-        }
-
-    def _parameters(self) -> dict[str, Any]:
-        """Further parameters that determine the samples."""
-        return {}
-
-
-class DrawnData(ProxyData):
-    """Samples drawn when they are asked for, classes in turn; the arguments are those of `ProxyData`."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, label: int) -> np.ndarray:
         """One sample (L, d_input) float32 of the class `label`."""
 
-    def prepare(self) -> None:
-        """Nothing to do."""
-
-    def _split(self, name: str) -> _Drawn:
-        return _Drawn(self, SPLITS.index(name), self.n_samples[name])
+    def sample(self, rng: np.random.Generator, split: str, index: int) -> tuple[np.ndarray, int]:
+        """See the base class."""
+        return self.draw(rng, index % 2), index % 2
 
     def _labels(self, name: str) -> np.ndarray:
         return np.arange(self.n_samples[name]) % 2
 
 
 @register_dataset("proxy-recall")
-class ProxyRecall(DrawnData):
+class ProxyRecall(TwoClasses):
     """Two pulses of opposite sign, far apart in noise: what was the sign of the first?
 
     The first pulse begins in the first eighth and the second at least `gap` * L later. Their values cancel, so whatever
@@ -121,7 +49,7 @@ class ProxyRecall(DrawnData):
 
     Args:
         data_dir: not used; there are no files.
-        n_train, n_val, n_test, length, seed: see `ProxyData`.
+        n_train, n_val, n_test, length, seed: see `GeneratedData`.
         gap: smallest distance of the pulses as a share of the length, in (0, 0.8].
         noise: standard deviation of the noise.
     """
@@ -161,7 +89,7 @@ class ProxyRecall(DrawnData):
 
 
 @register_dataset("proxy-adding")
-class ProxyAdding(DrawnData):
+class ProxyAdding(TwoClasses):
     """The adding problem as a question: is the sum of the two marked values positive?
 
     The sequence is 16 plateaus of equal length, each with a value of its own, uniform in [-1, 1], in channel 0.
@@ -170,7 +98,7 @@ class ProxyAdding(DrawnData):
 
     Args:
         data_dir: not used; there are no files.
-        n_train, n_val, n_test, length, seed: see `ProxyData`; length is a multiple of 16.
+        n_train, n_val, n_test, length, seed: see `GeneratedData`; length is a multiple of 16.
         margin: smallest absolute value of the sum.
     """
 
@@ -227,7 +155,7 @@ class _Images(Dataset):
 
 
 @register_dataset("proxy-pathfinder")
-class ProxyPathfinder(ProxyData):
+class ProxyPathfinder(GeneratedData):
     """Pathfinder at 32 px with short curves: do two discs mark the two ends of one dashed curve? 1,024 steps.
 
     The generator is that of `pathfinder` at its easy level, with fewer dashes and other distractors. Short curves leak:
@@ -244,6 +172,7 @@ class ProxyPathfinder(ProxyData):
 
     name = "proxy-pathfinder"
     d_input = 1
+    n_classes = 2
     _SIZE = 32
 
     def __init__(

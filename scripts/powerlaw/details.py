@@ -1,0 +1,121 @@
+"""What the record of a run does not hold, read from its best checkpoint: rows of docs/results/powerlaw-details.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch.utils.data import DataLoader
+
+from fractal_ssm.data.base import IGNORED
+from fractal_ssm.data.powerlaw.warp import SPEEDS
+from fractal_ssm.models.backbone import SequenceModel
+from fractal_ssm.models.build import load_model
+from fractal_ssm.registry import datasets
+
+from .. import report
+from .rows import NAME, row_of
+
+# kind: "alpha" (where: block.index), "damping" (where: block.quantile), "delay" (where: steps), "speed" (where: speed,
+# scaled or not). value: alpha; - log |Lambda_bar| a step; accuracy; squared error over the optimum.
+COLUMNS = ("experiment", "data", "settings", "seed", "started", "kind", "where", "value")
+_QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+def gather(runs: Iterable[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Add the details of runs to docs/results/powerlaw-details.csv; a run that is there already is not evaluated again.
+
+    A later run with the same experiment, settings and seed replaces the details of an earlier one.
+    """
+    target = report.RESULTS / f"{NAME}-details.csv"
+    rows = report.read(target) if target.exists() else []
+    held: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        held.setdefault(_run(row), []).append(row)
+    for folder, record in runs:
+        head = {key: str(value) for key, value in row_of(record).items() if key in COLUMNS}
+        known = held.get(_run(head))
+        if known is None or known[0]["started"] < head["started"]:
+            held[_run(head)] = [head | detail for detail in details(folder, record)]
+    ordered = [row for key in sorted(held) for row in held[key]]
+    report.write(target, COLUMNS, ordered)
+    return ordered
+
+
+def _run(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(row[key]) for key in ("experiment", "data", "settings", "seed"))
+
+
+def details(folder: Path, record: dict[str, Any]) -> list[dict[str, str]]:
+    """Rows of one run: kind, where, value."""
+    model = load_model(folder / "checkpoints" / "best.ckpt").eval()
+    node = yaml.safe_load((folder / "config.yaml").read_text())["dataset"]
+    found = modes(model)
+    if record["dataset"] == "powerlaw-recall":
+        found += by_delay(model, node)
+    if record["dataset"] == "powerlaw-warp":
+        found += by_speed(model, node)
+    return [{"kind": kind, "where": where, "value": f"{value:.8g}"} for kind, where, value in found]
+
+
+def modes(model: SequenceModel) -> list[tuple[str, str, float]]:
+    """Trained alphas, and quantiles over the modes of the damping a step, of layers that have one system of modes."""
+    found = []
+    for number, block in enumerate(model.blocks):
+        layer = block.layer
+        if getattr(layer, "learn_alpha", getattr(layer, "_family", None)):
+            found += [("alpha", f"{number}.{index}", float(alpha)) for index, alpha in enumerate(layer.alphas)]
+        if (damping := dampings(layer)) is not None:
+            found += [("damping", f"{number}.{share:g}", float(np.quantile(damping, share))) for share in _QUANTILES]
+    return found
+
+
+def dampings(layer: torch.nn.Module) -> np.ndarray | None:
+    """(P,) - log |Lambda_bar|, damping a step; None for a layer that has no one set of modes."""
+    with torch.no_grad():
+        if hasattr(layer, "Lambda_bar"):
+            return -layer.Lambda_bar.abs().log().numpy()
+        if hasattr(layer, "Lambda") and getattr(layer, "log_dt", None) is not None:
+            if layer.Lambda.shape == layer.log_dt.shape:
+                return (-layer.Lambda.real * layer.log_dt.exp()).numpy()
+    return None
+
+
+def by_delay(model: SequenceModel, node: dict[str, Any]) -> list[tuple[str, str, float]]:
+    """Accuracy of recall on the test split for each delay."""
+    data = datasets.build(node, data_dir=Path("data"))
+    right, asked = np.zeros(data.scales), np.zeros(data.scales)
+    for batch in _batches(data):
+        with torch.no_grad():
+            said = model(batch.inputs, batch.lengths).argmax(-1).numpy()
+        targets = batch.targets.numpy()
+        scored = targets != IGNORED
+        scale = np.log2(data.delays(batch.inputs.numpy())[scored]).astype(int)
+        asked += np.bincount(scale, minlength=data.scales)
+        right += np.bincount(scale, (said == targets)[scored], minlength=data.scales)
+    return [("delay", str(2**k), r / n) for k, (r, n) in enumerate(zip(right, asked, strict=True)) if n]
+
+
+def by_speed(model: SequenceModel, node: dict[str, Any]) -> list[tuple[str, str, float]]:
+    """Squared error over that of the Wiener filter at each speed, with the layers told the speed and not."""
+    found = []
+    for speed in SPEEDS:
+        data = datasets.build({**node, "speed": speed}, data_dir=Path("data"))
+        optimum = data.reference()["optimal"]
+        for scaled in (True, False):
+            total = count = 0.0
+            for batch in _batches(data):
+                with torch.no_grad():
+                    output = model(batch.inputs, batch.lengths, speed if scaled else 1.0)
+                total += float((output - batch.targets).double().square().sum())
+                count += output.numel()
+            found.append(("speed", f"{speed:g} {'scaled' if scaled else 'as trained'}", total / count / optimum))
+    return found
+
+
+def _batches(data: Any) -> DataLoader:
+    return DataLoader(data.split("test"), batch_size=50, collate_fn=data.collate)

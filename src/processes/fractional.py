@@ -1,0 +1,86 @@
+"""Fractional Gaussian noise and its sum, fractional Brownian motion."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from .checks import check_length, check_range
+from .stationary import StationaryGaussian
+
+
+@dataclass(frozen=True)
+class FractionalNoise(StationaryGaussian):
+    """Increments of fractional Brownian motion at unit distance.
+
+    gamma_k = variance (|k+1|^2H - 2 |k|^2H + |k-1|^2H) / 2, which for H > 1/2 falls as k^(2H-2).
+
+    Args:
+        hurst: H in (0, 1); 1/2 is white noise, above it the noise is persistent, below anti-persistent.
+        variance: gamma_0 > 0.
+    """
+
+    hurst: float
+    variance: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_range("FractionalNoise", "hurst", self.hurst, 0.0, 1.0)
+        check_range("FractionalNoise", "variance", self.variance, 0.0, math.inf)
+
+    @property
+    def memory(self) -> float:  # type: ignore[override]
+        return self.hurst - 0.5
+
+    def covariance(self, n: int) -> np.ndarray:
+        """See the base class."""
+        check_length("FractionalNoise", "n", n)
+        gamma = np.ones(n)
+        k, twice = np.arange(1.0, n), 2.0 * self.hurst
+        # Differences from k^2H, which would cancel for large k; log1p(-1) stands for the value 0 at k = 1.
+        with np.errstate(divide="ignore"):
+            up, down = np.expm1(twice * np.log1p(1.0 / k)), np.expm1(twice * np.log1p(-1.0 / k))
+        gamma[1:] = 0.5 * k**twice * (up + down)
+        return self.variance * gamma
+
+    def spectrum(self, frequency: np.ndarray) -> np.ndarray:
+        """See the base class; the sum over aliases is a pair of Hurwitz zeta functions."""
+        turns, power = np.asarray(frequency, dtype=np.float64) / (2.0 * np.pi), 2.0 * self.hurst + 1.0
+        aliases = (special.zeta(power, turns) + special.zeta(power, 1.0 - turns)) / (2.0 * np.pi) ** power
+        scale = self.variance * math.sin(math.pi * self.hurst) * math.gamma(power)
+        return scale * 4.0 * np.sin(np.pi * turns) ** 2 * aliases
+
+
+@dataclass(frozen=True)
+class FractionalMotion:
+    """Fractional Brownian motion at the times 1, 2, .., n; it starts from 0 at time 0 and is not stationary.
+
+    E x_s x_t = variance (s^2H + t^2H - |s-t|^2H) / 2.
+
+    Args:
+        hurst: H in (0, 1); 1/2 is Brownian motion.
+        variance: of x at time 1.
+    """
+
+    hurst: float
+    variance: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.increments()
+
+    def increments(self) -> FractionalNoise:
+        """The process of differences, the first of which is x_1 - 0."""
+        return FractionalNoise(self.hurst, self.variance)
+
+    def covariance_matrix(self, n: int) -> np.ndarray:
+        """(n, n) covariance of the times 1 .. n."""
+        check_length("FractionalMotion", "n", n)
+        t, twice = np.arange(1.0, n + 1), 2.0 * self.hurst
+        apart = np.abs(t[:, None] - t) ** twice
+        return 0.5 * self.variance * (t[:, None] ** twice + t**twice - apart)
+
+    def sample(self, rng: np.random.Generator, length: int, size: tuple[int, ...] = ()) -> np.ndarray:
+        """Independent samples (*size, length) float64, exact: sums of exact fractional noise."""
+        return np.cumsum(self.increments().sample(rng, length, size), axis=-1)

@@ -1,0 +1,126 @@
+"""Heavy-tailed on-off traffic: sources that send and pause for Pareto times, whose sum has long memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from flint import acb
+from scipy import special
+
+from .checks import check_length, check_range
+
+
+@dataclass(frozen=True)
+class OnOffTraffic:
+    """Number of sending sources among `sources` independent ones, stationary from the first step.
+
+    A source sends (1) for D steps, pauses (0) for D' steps, and so on; all durations are independent with
+    P(D > k) = k^(-tail) for k >= 1, so D = ceil(U^(-1/tail)), mean 1 + zeta(tail). For tails in (1, 2) the variance of
+    a duration is infinite and the covariance of the traffic falls as k^(1-tail): H = (3 - tail) / 2.
+
+    Args:
+        tail: exponent of on times, > 1.
+        off_tail: exponent of off times, > 1; None takes `tail`.
+        sources: how many, >= 1.
+    """
+
+    tail: float
+    off_tail: float | None = None
+    sources: int = 1
+
+    def __post_init__(self) -> None:
+        check_range("OnOffTraffic", "tail", self.tail, 1.0, 100.0)
+        if self.off_tail is not None:
+            check_range("OnOffTraffic", "off_tail", self.off_tail, 1.0, 100.0)
+        check_length("OnOffTraffic", "sources", self.sources)
+
+    @property
+    def _tails(self) -> tuple[float, float]:
+        """Of off and on times, in the order of the states 0 and 1."""
+        return (self.tail if self.off_tail is None else self.off_tail), self.tail
+
+    @property
+    def mean(self) -> float:
+        """Of the traffic."""
+        return self.sources * self._share
+
+    @property
+    def _share(self) -> float:
+        off, on = (1.0 + float(special.zeta(tail)) for tail in self._tails)
+        return on / (on + off)
+
+    @property
+    def hurst(self) -> float:
+        """H of the sum over long times, from the heavier tail; 1/2 where both variances are finite."""
+        return max(0.5, (3.0 - min(self._tails)) / 2.0)
+
+    def covariance(self, n: int) -> np.ndarray:
+        """gamma_0 .. gamma_{n-1}, (n,), exact, by the renewal equation; work grows as n^2."""
+        check_length("OnOffTraffic", "n", n)
+        share, survival = self._share, [_survival(tail, n) for tail in self._tails]
+        # on[s][k]: probability to send k steps after a period in state s began.
+        on = np.zeros((2, n))
+        lasts = [np.concatenate([[0.0], -np.diff(found)]) for found in survival]
+        for k in range(n):
+            for state in (0, 1):
+                renewed = lasts[state][1 : k + 1] @ on[1 - state, k - 1 :: -1][:k] if k else 0.0
+                on[state, k] = survival[state][k] * state + renewed
+        # A period in force at a random time has the residual R, P(R = r) = P(D >= r) / E D.
+        residual = survival[1] / (1.0 + special.zeta(self.tail))
+        beyond = _residual_survival(self.tail, n)
+        later = np.array([residual[:k] @ on[0, k - 1 :: -1][:k] if k else 0.0 for k in range(n)])
+        return self.sources * (share * (beyond + later) - share**2)
+
+    def spectrum(self, frequency: np.ndarray) -> np.ndarray:
+        """S at frequencies in (0, pi]: 2 Re[(1 - f)(1 - g) / (1 - f g)] / (m |1 - z|^2), z = exp(i w), times sources.
+
+        f and g are the generating functions of the durations, 1 - (1 - z)(1 + Li_tail(z)), m the sum of their means.
+        """
+        w = np.asarray(frequency, dtype=np.float64)
+        z = np.exp(1j * w)
+        off, on = (1.0 - (1.0 - z) * (1.0 + _polylog(tail, z)) for tail in self._tails)
+        mean = sum(1.0 + float(special.zeta(tail)) for tail in self._tails)
+        ratio = (1.0 - off) * (1.0 - on) / (1.0 - off * on)
+        return self.sources * 2.0 * ratio.real / (mean * np.abs(1.0 - z) ** 2)
+
+    def sample(self, rng: np.random.Generator, length: int, size: tuple[int, ...] = ()) -> np.ndarray:
+        """Independent samples (*size, length) float64 of whole numbers 0 .. sources, exact and stationary."""
+        check_length("OnOffTraffic", "length", length)
+        count = math.prod(size)
+        found = np.zeros((count, length))
+        for row in found:
+            for _ in range(self.sources):
+                row += self._source(rng, length)
+        return found.reshape(*size, length)
+
+    def _source(self, rng: np.random.Generator, length: int) -> np.ndarray:
+        state = int(rng.random() < self._share)
+        survival = _residual_survival(self._tails[state], length + 1)
+        # The residual is the first r with P(R > r) <= u; what lasts beyond the sample is cut.
+        first = int(np.searchsorted(-survival, -rng.random()))
+        ends, states, total = [min(first, length)], [state], first
+        while total < length:
+            state = 1 - state
+            drawn = np.ceil(rng.random() ** (-1.0 / self._tails[state]))
+            total += int(min(drawn, length))
+            ends.append(min(total, length))
+            states.append(state)
+        return np.repeat(np.array(states, dtype=np.float64), np.diff(ends, prepend=0))
+
+
+def _survival(tail: float, n: int) -> np.ndarray:
+    """P(D > k), k = 0 .. n-1."""
+    return np.concatenate([[1.0], np.arange(1.0, n) ** -tail])
+
+
+def _residual_survival(tail: float, n: int) -> np.ndarray:
+    """P(R > k), k = 0 .. n-1, of the time left in a period that is in force: zeta(tail, k) / (1 + zeta(tail))."""
+    k = np.arange(1.0, n)
+    return np.concatenate([[1.0], special.zeta(tail, k) / (1.0 + special.zeta(tail))])
+
+
+def _polylog(order: float, z: np.ndarray) -> np.ndarray:
+    found = [complex(acb(value.real, value.imag).polylog(acb(order))) for value in np.ravel(z)]
+    return np.array(found).reshape(np.shape(z))
