@@ -1,56 +1,64 @@
-"""Forecasting: predict the next value at every position, then let the model run on its own, one step at a time.
+"""Forecasting: the distribution of the next value at every position, then the model on its own, one step at a time.
 
 python examples/forecast.py
 """
 
 import torch
-from torch import nn
 
-from fractal_ssm import Fractal
-
-
-class Forecaster(nn.Module):
-    """u (B, L, 1) to the next value at every position (B, L, 1)."""
-
-    def __init__(self, d_model: int = 16):
-        super().__init__()
-        self.encoder = nn.Linear(1, d_model)
-        self.layer = Fractal(d_model, d_state=32)
-        self.head = nn.Linear(d_model, 1)
-
-    def forward(self, u: torch.Tensor, state=None) -> tuple[torch.Tensor, object]:
-        y, state = self.layer(self.encoder(u), state)
-        return self.head(y), state
-
-    def step(self, u_t: torch.Tensor, state) -> tuple[torch.Tensor, object]:
-        y_t, state = self.layer.step(self.encoder(u_t), state)
-        return self.head(y_t), state
+from fractal_ssm import SequenceModel
+from fractal_ssm.training.tasks import Regression
 
 
 def signal(length: int) -> torch.Tensor:
+    """Two sines in noise, (1, length, 1)."""
     t = torch.arange(length, dtype=torch.float32)
-    return (torch.sin(t / 4) + 0.5 * torch.sin(t / 11 + 1))[None, :, None]
+    noise = 0.02 * torch.randn(length, generator=torch.Generator().manual_seed(1))
+    return (torch.sin(t / 4) + 0.5 * torch.sin(t / 11 + 1) + noise)[None, :, None]
 
 
 def main() -> float:
     torch.manual_seed(0)
-    series, model = signal(500), Forecaster()
-    past, future = series[:, :400], series[:, 400:]
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(300):
-        predicted, _ = model(past[:, :-1])
-        loss = (predicted - past[:, 1:]).square().mean()
+    # forward: (B, L, d_input) to (B, L, d_target, 2), mean and variance of each value at each position.
+    model = SequenceModel(
+        {"name": "fractal", "d_state": 32},
+        task="regression",
+        d_input=1,
+        d_target=1,
+        per_position=True,
+        output="gaussian",
+        causal=True,
+        d_model=16,
+        n_layers=1,
+        norm="layer",
+    )
+    task = Regression(d_target=1, output="gaussian")
+    series = signal(320)
+    past, future = series[:, :300], series[:, 300:]
+    targets = past[:, 1:].clone()
+    # A missing value is NaN, which enters neither the loss nor a gradient.
+    targets[:, 100:120] = torch.nan
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    for _ in range(200):
+        loss, _ = task.score(model(past[:, :-1]), targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+    model.eval()
     with torch.no_grad():
-        predicted, state = model(past)
-        values = [predicted[:, -1]]
-        for _ in range(19):  # each prediction is the next input
-            value, state = model.step(values[-1], state)
-            values.append(value)
-    error = (torch.stack(values, dim=1) - future[:, :20]).square().mean().sqrt().item()
-    print(f"one step ahead {loss.item() ** 0.5:.3f}, twenty steps on its own {error:.3f}")
+        features, state = model.features(past)
+        prediction = model.outputs(features[:, -1:])
+        means, variances = [prediction[..., 0]], [prediction[..., 1]]
+        for _ in range(19):  # each mean is the next input
+            features, state = model.features(means[-1], state)
+            prediction = model.outputs(features)
+            means.append(prediction[..., 0])
+            variances.append(prediction[..., 1])
+    error = (torch.cat(means, dim=1) - future[:, :20]).square().mean().sqrt().item()
+    print(
+        f"negative log-likelihood of the next value {loss.item():.2f}, standard deviation told for it "
+        f"{variances[0].sqrt().item():.3f}; root mean squared error of twenty steps on its own {error:.3f}"
+    )
     return error / series.std().item()
 
 

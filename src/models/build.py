@@ -15,7 +15,9 @@ from ..registry import check_options, import_plugins, layers
 from .backbone import SequenceModel, check_depth
 
 # What a model is told by its dataset rather than by the configuration.
-DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task")
+DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task", "d_target", "per_position", "causal")
+# Facts that checkpoints of version 0.1 lack, and what they were then.
+_LATER_FACTS = {"d_target": None, "per_position": False, "causal": False}
 _PREFIX = "model."
 # What is needed of a checkpoint.
 _ENTRIES = {"run.config": Mapping, "run.config.model": Mapping, "run.data": Mapping, "state_dict": Mapping}
@@ -46,8 +48,8 @@ def build_model(node: Mapping[str, Any], facts: Mapping[str, Any]) -> SequenceMo
     return SequenceModel(**node, **facts)
 
 
-def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Sequence[float] = ()) -> None:
-    """Build one block of a model, so that a wrong name, option or value is told before data is made.
+def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Sequence[float] = ()) -> SequenceModel:
+    """Build one block of a model, so that a wrong name, option or value is told before data is made; returns it.
 
     Args:
         node: the `model` node of a configuration.
@@ -62,6 +64,7 @@ def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Se
     model = build_model({**node, "n_layers": min(1, node.get("n_layers", 1))}, facts).eval()
     for dt_scale in set(dt_scales) - {1.0}:
         _try_step(model, dt_scale, facts["d_input"])
+    return model
 
 
 def _try_step(model: SequenceModel, dt_scale: float, d_input: int | None) -> None:
@@ -90,13 +93,14 @@ def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
     stored = read_checkpoint(path)
     check_entries(path, stored, _ENTRIES)
     config, facts = stored["run"]["config"], stored["run"]["data"]
+    facts = {**_LATER_FACTS, **facts}
     if set(facts) != set(DATA_FACTS):
         raise UsageError(
             f"{str(path)!r} describes its data by {', '.join(sorted(map(str, facts))) or 'nothing'}, and needed are "
             f"{', '.join(DATA_FACTS)}. Load it with the version of this program that wrote it."
         )
     _check_imports(path, config.get("imports") or [], imports)
-    _check_sizes(path, config["model"], stored["state_dict"])
+    _check_sizes(path, config["model"], facts, stored["state_dict"])
     import_plugins(imports)
     model = build_model(config["model"], facts)
     model.load_state_dict(_weights(path, stored["state_dict"], model))
@@ -118,16 +122,21 @@ def _check_imports(path: str | Path, named: Any, allowed: Sequence[str]) -> None
         )
 
 
-# Options whose value is a number of rows of some parameter.
-_ROWS = ("d_model", "n_layers", "d_ff", "d_state", "blocks", "n_ssm", "n_alphas", "n_heads", "channels")
+# Options and facts whose value is a number of rows of some parameter.
+_ROWS = (
+    *("d_model", "n_layers", "d_ff", "d_state", "blocks", "n_ssm", "n_alphas", "n_heads", "channels"),
+    *("n_classes", "n_tokens", "d_input", "d_target"),
+)
 
 
-def _check_sizes(path: str | Path, node: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+def _check_sizes(
+    path: str | Path, node: Mapping[str, Any], facts: Mapping[str, Any], weights: Mapping[str, Any]
+) -> None:
     """Refuse a file that names a model far larger than its weights: building it could take hours and all memory."""
     stored = sum(value.numel() for value in weights.values() if isinstance(value, Tensor))
     layer = node["layer"] if isinstance(node.get("layer"), Mapping) else {}
     for key in _ROWS:
-        for value in (node.get(key), layer.get(key)):
+        for value in (node.get(key), layer.get(key), facts.get(key)):
             if isinstance(value, int) and value > stored:
                 raise UsageError(
                     f"{str(path)!r} names a model with {key}={value} and holds {stored} numbers, so it is not the "

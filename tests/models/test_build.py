@@ -14,15 +14,16 @@ from fractal_ssm import UsageError, load_model
 from fractal_ssm.models.build import build_model, check_model
 
 NODE = {"layer": {"name": "s5", "d_state": 8, "blocks": 1}, "d_model": 4, "n_layers": 1}
+# As of version 0.1, which knew classes only: its checkpoints still load.
 FACTS = {"n_classes": 3, "n_tokens": 5, "d_input": None, "l_max": 16, "task": "classification"}
 
 
-def stored(imports=()):
+def stored(imports=(), node=NODE, facts=FACTS):
     torch.manual_seed(0)
-    model = build_model(NODE, FACTS)
+    model = build_model(node, facts)
     weights = {f"model.{name}": value for name, value in model.state_dict().items()}
-    config = {"imports": list(imports), "model": copy.deepcopy(NODE)}
-    return {"run": {"config": config, "data": dict(FACTS), "world": 1}, "state_dict": weights}
+    config = {"imports": list(imports), "model": copy.deepcopy(node)}
+    return {"run": {"config": config, "data": dict(facts), "world": 1}, "state_dict": weights}
 
 
 def saved(path, content):
@@ -34,6 +35,32 @@ def test_the_trained_model_comes_back(tmp_path):
     content = stored()
     model = load_model(str(saved(tmp_path / "best.ckpt", content)))
     assert not model.training
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, content["state_dict"][f"model.{name}"])
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "shape"),
+    [
+        ({"task": "regression", "d_target": 2}, {}, (1, 2)),
+        (
+            {"task": "regression", "d_target": 2, "per_position": True, "causal": True},
+            {"output": "gaussian"},
+            (1, 6, 2, 2),
+        ),
+        (
+            {"task": "regression", "d_target": 1, "per_position": True},
+            {"output": "quantiles", "quantiles": [0.1, 0.5]},
+            (1, 6, 1, 2),
+        ),
+        ({"task": "tokens", "n_classes": 3, "causal": True}, {}, (1, 6, 3)),
+    ],
+)
+def test_models_of_every_task_come_back(tmp_path, facts, options, shape):
+    later = {"d_target": None, "per_position": False, "causal": False}
+    content = stored(node={**NODE, **options}, facts=FACTS | later | {"n_classes": None} | facts)
+    model, tokens = load_model(saved(tmp_path / "best.ckpt", content)), torch.ones(1, 6, dtype=torch.int64)
+    assert model(tokens).shape == shape
     for name, value in model.state_dict().items():
         assert torch.equal(value, content["state_dict"][f"model.{name}"])
 
@@ -104,11 +131,16 @@ def of_a_huge_layer(content):
     content["run"]["config"]["model"]["layer"]["d_state"] = 2**24
 
 
+def of_a_huge_head(content):
+    content["run"]["data"]["n_classes"] = 2**30
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
         (of_a_huge_model, "d_model=16777216 and holds"),
         (of_a_huge_layer, "d_state=16777216 and holds"),
+        (of_a_huge_head, "n_classes=1073741824 and holds"),
         (poisoned, "not finite: 1 of 3 numbers of 'head.linear.bias'"),
         (without_a_weight, "1 missing, 'head.linear.bias' first"),
         (with_one_more, "1 unknown, 'head.linear.bais' first"),

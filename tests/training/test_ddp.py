@@ -1,4 +1,4 @@
-"""Two processes over gloo: the gradient of the mean, and an accuracy that counts every sample once."""
+"""Two processes over gloo: the gradient of the mean, and metrics that count every target once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import warnings
 from contextlib import nullcontext
 from datetime import timedelta
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,14 +23,18 @@ from fractal_ssm.registry import layers
 from fractal_ssm.training.accumulation import SampleMean
 from fractal_ssm.training.data import EvalBatches, EvalSamples, TrainBatches
 from fractal_ssm.training.optim import parameter_groups
-from fractal_ssm.training.tasks import IGNORED, Tally, score
+from fractal_ssm.training.tasks import IGNORED, Classification, Regression, Tally
+
+TASK = Classification()
+score = TASK.score
 
 
 class Model(nn.Module):
-    """An embedding, one layer of the registry, the mean over the valid positions, a head."""
+    """An embedding, one layer of the registry, the mean over the valid positions (or none), a head."""
 
-    def __init__(self, layer: str):
+    def __init__(self, layer: str, pooled: bool = True):
         super().__init__()
+        self.pooled = pooled
         torch.manual_seed(0)
         self.embedding = nn.Embedding(6, 16)
         self.layer = layers.build({"name": layer}, d_model=16, l_max=16)
@@ -37,6 +42,8 @@ class Model(nn.Module):
 
     def forward(self, inputs, lengths):
         y, _ = self.layer(self.embedding(inputs), lengths=lengths)
+        if not self.pooled:
+            return self.head(y)
         mask = valid_mask(lengths, y.shape[1])[..., None]
         return self.head(torch.where(mask, y, 0).sum(1) / lengths[:, None])
 
@@ -49,7 +56,7 @@ def collate(items) -> Batch:
 
 def evaluate(model: nn.Module, rank: int, world: int, batch_size: int) -> Tally:
     samples = EvalSamples(ToySamples(21, 1), range(21))
-    tally = Tally()
+    tally = Tally(TASK)
     with torch.no_grad():
         for batch in EvalBatches(21, batch_size, None, rank, world):
             inputs, targets, lengths = collate([samples[index] for index in batch])
@@ -66,18 +73,49 @@ def share(samples: ToySamples, indices: list[int]) -> Batch:
     return batch._replace(targets=torch.where(torch.tensor(indices) == 7, IGNORED, batch.targets))
 
 
-def accumulate(name: str, rank: int) -> dict[str, torch.Tensor]:
+class RealSamples(ToySamples):
+    """Three values a position, many of them missing, and a whole sample of none."""
+
+    def __getitem__(self, index: int):
+        x, y = super().__getitem__(index)
+        target = np.stack([x / 3.0, np.where(x == 4, np.nan, x - 5.0), np.full(len(x), float(y))], axis=-1)
+        return x, np.full_like(target, np.nan) if index == 7 else target
+
+
+def real_batch(samples, indices: list[int]) -> Batch:
+    inputs, _, lengths = collate([(samples[index][0], 0) for index in indices])
+    rows = [torch.as_tensor(samples[index][1]) for index in indices]
+    return Batch(inputs, nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=float("nan")), lengths)
+
+
+REAL = Regression(3)
+
+
+def evaluate_real(model: nn.Module, rank: int, world: int, batch_size: int) -> Tally:
+    samples, tally = EvalSamples(RealSamples(21, 1), range(21), "regression"), Tally(REAL)
+    with torch.no_grad():
+        for indices in EvalBatches(21, batch_size, None, rank, world):
+            inputs, targets, lengths = real_batch(samples, indices)
+            tally.add(REAL.score(model(inputs, lengths), targets)[1])
+    return tally
+
+
+def accumulate(name: str, rank: int, real: bool = False) -> dict[str, torch.Tensor]:
     """Gradients of a step over this process's two batches, exchanged with the second, as lightning does it."""
-    model, mean = DistributedDataParallel(Model(name).double()), SampleMean(4)
+    task = REAL if real else TASK
+    model, mean = DistributedDataParallel(Model(name, pooled=not real).double()), SampleMean(4)
     assert [len(group["params"]) for group in parameter_groups(model, OptimizerConfig())] == [
         len(group["params"]) for group in parameter_groups(model.module, OptimizerConfig())
     ]
-    first, second = (share(ToySamples(16, 0), indices) for indices in SHARES[rank])
+    if real:
+        first, second = (real_batch(RealSamples(16, 0), indices) for indices in SHARES[rank])
+    else:
+        first, second = (share(ToySamples(16, 0), indices) for indices in SHARES[rank])
     mean.begin_group()
     for batch, waiting in ((first, model.no_sync()), (second, nullcontext())):
         with waiting:
-            loss, sums = score(model(batch.inputs, batch.lengths), batch.targets)
-            mean.add(int(sums[2:].sum()))
+            loss, sums = task.score(model(batch.inputs, batch.lengths), batch.targets)
+            mean.add(int(task.count(sums)))
             (loss * mean.batch_weight).backward()
     mean.finish(model.parameters(), torch.device("cpu"))
     return {key: parameter.grad for key, parameter in model.module.named_parameters()}
@@ -100,10 +138,13 @@ def worker(rank: int, names: list[str], folder: str) -> None:
         score(model(inputs, lengths), targets)[0].backward()
         found[name] = {key: parameter.grad for key, parameter in model.module.named_parameters()}
     accuracies = [evaluate(Model(names[0]), rank, 2, size).result() for size in (1, 4, 21)]
-    accumulated = accumulate(names[0], rank)
+    real = [evaluate_real(Model(names[0], pooled=False), rank, 2, size).result() for size in (1, 4, 21)]
+    accumulated, accumulated_real = accumulate(names[0], rank), accumulate(names[0], rank, real=True)
     if rank == 0:
-        results = [vars(result) for result in accuracies]
-        torch.save({"accumulated": accumulated, "gradients": found, "results": results}, f"{folder}/found.pt")
+        found_real = {"real": real, "accumulated_real": accumulated_real}
+        torch.save(
+            found_real | {"accumulated": accumulated, "gradients": found, "results": accuracies}, f"{folder}/found.pt"
+        )
     # Taking gloo's threads down hung now and then, after all work was done (seen in torch 2.13); the process is not
     # needed any more.
     os._exit(0)
@@ -133,8 +174,16 @@ def test_two_processes(tmp_path, built_in_layers, which):
     for key, parameter in model.named_parameters():
         torch.testing.assert_close(found["accumulated"][key], parameter.grad, rtol=1e-9, atol=1e-12)
 
+    model, whole = Model(names[0], pooled=False).double(), real_batch(RealSamples(16, 0), list(range(16)))
+    REAL.score(model(whole.inputs, whole.lengths), whole.targets)[0].backward()
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(found["accumulated_real"][key], parameter.grad, rtol=1e-9, atol=1e-12)
+    alone = evaluate_real(Model(names[0], pooled=False), 0, 1, 21).result()
+    for result in found["real"]:
+        assert result == pytest.approx(alone, rel=1e-6) and result["samples"] == alone["samples"] > 300
+
     alone = evaluate(Model(names[0]), 0, 1, 21).result()
-    assert alone.samples == 21
+    assert alone["samples"] == 21
     for result in found["results"]:
-        assert result["samples"] == 21 and result["accuracy"] == alone.accuracy
-        assert result["loss"] == pytest.approx(alone.loss, rel=1e-6)
+        assert result["samples"] == 21 and result["accuracy"] == alone["accuracy"]
+        assert result["loss"] == pytest.approx(alone["loss"], rel=1e-6)
