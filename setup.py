@@ -50,6 +50,8 @@ setup(
             "mkdocstrings-python>=2.0",
             "latex2mathml>=3.77",
         ],
+        # Real series that ship in packages; the UCR sets come with `pip install --no-deps sktime`.
+        "series": ["arch>=7", "statsmodels>=0.14.4", "heartpy>=1.2.7"],
         "sweep": ["hydra-joblib-launcher>=1.2", "hydra-submitit-launcher>=1.2"],
     },
     entry_points={"console_scripts": ["fractal-train=fractal_ssm.train:main"]},

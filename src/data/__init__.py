@@ -1,5 +1,5 @@
 """Datasets: importing this package registers the built-in ones."""
 
-from . import aan, cifar, imdb, listops, mnist, pathfinder, powerlaw, proxy, speech
+from . import aan, cifar, imdb, listops, mnist, pathfinder, powerlaw, proxy, series, speech
 
-__all__ = ["aan", "cifar", "imdb", "listops", "mnist", "pathfinder", "powerlaw", "proxy", "speech"]
+__all__ = ["aan", "cifar", "imdb", "listops", "mnist", "pathfinder", "powerlaw", "proxy", "series", "speech"]
