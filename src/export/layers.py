@@ -38,8 +38,8 @@ def real_layer(layer: SequenceLayer, dt_scale: float | None = 1.0) -> SequenceLa
         dt_scale: factor on its step for all calls; None makes it an argument of every call (S5, Fractal, Attention).
     Returns:
         A layer on the same contract, in eval mode, that shares no memory with the given one. Its state has a last axis
-        (re, im): (B, P, 2) for S5, LRU and Fractal (with time="ltv" a ScaledState of that and the elapsed time (B,), float64),
-        (B, H, P, 2) for S4, S4D, DSS and FractalConv; a Cache for Attention.
+        (re, im): (B, P, 2) for S5, LRU and Fractal (with time="ltv" a ScaledState of that and the elapsed time (B,),
+        float64), (B, H, P, 2) for S4, S4D, DSS and FractalConv; a Cache for Attention.
     Raises:
         UsageError: a layer that has no such form, with what to do instead.
     """
@@ -178,7 +178,7 @@ class RealVarying(RealLayer):
     ) -> tuple[Tensor, Any]:
         """See `SequenceLayer.forward`; dt_scale may be (B,) or (B, L)."""
         u = self._prepared(u, state, lengths, dt_scale, return_state)
-        batch, length = u.shape[:2]
+        batch = u.shape[0]
         x0, elapsed = u.new_zeros(batch, *self._state_shape), None
         if self.gates.scaled:
             elapsed = u.new_zeros(batch, dtype=torch.float64)
@@ -294,8 +294,8 @@ def one_step(system: System) -> dict[str, Tensor]:
         P, Q = C[:0], C[:0]
     else:
         raise UsageError(
-            f"A {type(system).__name__} has no step in real arithmetic; DiagonalSystem, LowRankSystem and SoftmaxSystem "
-            f"have. Export the layer's forward, or build the layer on one of these."
+            f"A {type(system).__name__} has no step in real arithmetic; DiagonalSystem, LowRankSystem and "
+            f"SoftmaxSystem have. Export the layer's forward, or build the layer on one of these."
         )
     pairs = {"Lambda": Lambda, "input": B_bar, "P": P, "Q": Q, "output": C}
     return {name: torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for name, t in pairs.items()}
