@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError, did_you_mean, unknown
 from ..files import atomic_write
 from .programs import RealProgram, export_program, real_forward, real_step
 
@@ -48,7 +49,9 @@ def export_onnx(
     path = Path(path)
     if not path.parent.is_dir():
         raise UsageError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}. Make it first.")
-    program = {"forward": real_forward, "step": real_step}[form](module, **options)
+    make = {"forward": real_forward, "step": real_step}[form]
+    check_known(form, options, [name for name in inspect.signature(make).parameters if name != "module"])
+    program = make(module, **options)
     exported = export_program(program)
     with _quiet():
         written = torch.onnx.export(
@@ -64,6 +67,15 @@ def export_onnx(
     except OSError as error:
         raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}. Choose another path.") from error
     return program
+
+
+def check_known(form: str, options: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse an option that this form does not take."""
+    for name in options:
+        if name not in known:
+            raise UsageError(
+                f"The form '{form}' takes no option '{name}'; it takes {', '.join(known)}.{did_you_mean(name, known)}"
+            )
 
 
 @contextlib.contextmanager
