@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UsageError
@@ -139,8 +140,9 @@ class SISOLayer(StatefulLayer):
             u = u.masked_fill(~valid_mask(lengths, length)[..., None], 0.0)
         kernel = system.kernel(length)
         forward, backward = kernel[: self.channels].flatten(0, 1), kernel[self.channels :].flatten(0, 1)
-        # The feedthrough is a kernel at lag 0, and costs nothing there.
-        forward = torch.cat((forward[:, :1] + self.D.reshape(-1, 1), forward[:, 1:]), dim=1)
+        # The feedthrough is a kernel at lag 0, and costs nothing there. A slice of all lags but the first would bind an
+        # exported program to lengths other than 2.
+        forward = forward + F.pad(self.D.reshape(-1, 1), (0, length - 1))
         copies = u if self.channels == 1 else u.repeat(1, 1, self.channels)
         y = convolve(copies, forward, backward if self.bidirectional else None)
         if x0 is not None:
