@@ -98,7 +98,7 @@ class DSS(SISOLayer):
     def system(self, dt_scale: float | Tensor = 1.0) -> SoftmaxSystem:
         """The discrete diagonal system; see `SISOLayer.system`."""
         Lambda = torch.complex(self.Lambda_re.double(), self.Lambda_im.double())
-        z = Lambda * (step_size(self.log_dt, "exp") * dt_scale)[:, None]
+        z = Lambda * (step_size(self.log_dt, "exp") * dt_scale)[..., None]
         return SoftmaxSystem(z, Lambda, 0.5 * torch.view_as_complex(self.C), self.l_max, self.backend)
 
     def extra_repr(self) -> str:

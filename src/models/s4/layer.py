@@ -141,7 +141,7 @@ class S4(SISOLayer):
 
     def system(self, dt_scale: float | Tensor = 1.0) -> LowRankSystem:
         """The discrete system; see `SISOLayer.system`."""
-        if isinstance(dt_scale, Tensor) and dt_scale.device.type == "cpu" and dt_scale.item() == 0:
+        if isinstance(dt_scale, Tensor) and dt_scale.device.type == "cpu" and bool((dt_scale == 0).any()):
             raise UsageError("S4 takes no dt_scale of 0: its low-rank form divides by the step. Drop such samples.")
         C = torch.view_as_complex(self.C.double())
         if self.fold_length is None or (not isinstance(dt_scale, Tensor) and dt_scale == 1.0):
@@ -150,7 +150,9 @@ class S4(SISOLayer):
         return self._system_of(self._system_of(C, 1.0, self.fold_length).unfolded(), dt_scale, None)
 
     def _system_of(self, C: Tensor, dt_scale: float | Tensor, fold_length: int | None) -> LowRankSystem:
-        repeats = self.d_model // len(self.A_real)
+        dt = (self.dt * dt_scale).flatten()
+        # With a step of each sample's own there are B H systems.
+        repeats, samples = len(dt) // len(self.A_real), len(dt) // self.d_model
         Lambda = torch.complex(-torch.exp(self.A_real.double()), -self.A_imag.double())
         P = torch.view_as_complex(self.P.double()).repeat(1, repeats, 1)
         return LowRankSystem(
@@ -158,8 +160,8 @@ class S4(SISOLayer):
             B=torch.view_as_complex(self.B.double()).repeat(repeats, 1),
             P=P,
             Q=P if self.Q is None else torch.view_as_complex(self.Q.double()).repeat(1, repeats, 1),
-            C=C,
-            dt=self.dt * dt_scale,
+            C=C.repeat(1, samples, 1) if samples > 1 else C,
+            dt=dt,
             dtype=self.D.dtype.to_complex(),
             fold_length=fold_length,
             backend=self._backend,

@@ -106,7 +106,7 @@ class DiagonalSISO(SISOLayer):
         Lambda, B = self.Lambda, torch.view_as_complex(self.B)
         copies = self.d_model // len(Lambda)
         Lambda, B = Lambda.repeat(copies, 1), B.repeat(copies, 1)
-        dt = (self.dt * dt_scale)[:, None]
+        dt = (self.dt * dt_scale)[..., None]
         if self.discretization == "dss":
             z = Lambda * dt
             Lambda_bar, gamma = complex_exp(z), 0.5 * dss_input(Lambda, z, self.l_max)

@@ -15,7 +15,7 @@ from ...ops.step import NativeStep
 from ..base import broadcast_dt_scale, valid_mask
 from ..options import check_length, check_sizes
 from ..ssm_init import feedthrough
-from ..stateful import StatefulLayer, full_precision, real_parameter
+from ..stateful import Scale, StatefulLayer, full_precision, real_parameter
 from .compiled import OpaqueSystem, register_kind
 from .system import System
 
@@ -64,7 +64,10 @@ class SISOLayer(StatefulLayer):
 
     @abstractmethod
     def system(self, dt_scale: float | Tensor = 1.0) -> System:
-        """The discrete system that the parameters stand for, with every step multiplied by dt_scale (a scalar)."""
+        """The discrete system that the parameters stand for, with every step multiplied by dt_scale.
+
+        dt_scale is a scalar, or (B, 1) for a system of each sample's own, of which only `step` is used.
+        """
 
     def kernel(self, length: int, dt_scale: float | Tensor = 1.0) -> Tensor:
         """The convolution kernels: (directions c, H, length) real, lags 0, 1, ... forward and -1, -2, ... backward.
@@ -119,13 +122,16 @@ class SISOLayer(StatefulLayer):
         y, x_last = self.forward(*padded, dt_scale, return_state)
         return y[:0], None if x_last is None else x_last[:0]
 
-    def _build_step(self) -> System:
-        return self.system()
+    def _build_step(self, scale: Scale) -> System:
+        if not isinstance(scale, Tensor) or scale.dim() == 0:
+            return self.system(1.0 if scale is None else scale)
+        # Without samples any step will do.
+        return self.system(scale[:, None]) if len(scale) else self.system()
 
-    def _build_native(self) -> NativeStep | None:
-        return self.system().native_step(self.D)
+    def _build_native(self, scale: Scale) -> NativeStep | None:
+        return self._build_step(scale).native_step(self.D)
 
-    def _advance(self, parts: System, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def _advance(self, parts: System, u: Tensor, state: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
         x, y = parts.step(state, u)
         if self.channels > 1:
             return y + (self.D * u[:, None]).flatten(1), x
