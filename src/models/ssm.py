@@ -63,8 +63,10 @@ class DiagonalSSM(StatefulLayer):
         C_backward: (H, P) complex for a bidirectional layer, None for a causal one.
         conj_sym: each mode stands for itself and its conjugate, so y takes twice the real part.
         checkpoint: recompute the states in the backward, piece by piece, instead of keeping them: equal gradients for
-            about a fifth more time; of the layer's peak little more than y and the gradient of u is left (2 B L H
-            numbers), which saves much where there are as many modes as features and little where there are few.
+            about a fifth more time. The floor is y and the gradient of u, 2 B L H numbers, which no layer can do
+            without; the states are 2 B L P. So the peak of the layer halves where P >= H, and falls by a quarter at
+            P = H / 4. A dt_scale of one a position (and the 1 / t system) has gates of its own, (B, L, P), which are
+            kept: there it saves little.
     """
 
     roles: ClassVar[dict[str, str]] = {"B": "B", "C": "C", "C_backward": "C", "D": "D"}
