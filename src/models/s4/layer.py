@@ -39,6 +39,7 @@ class S4(SISOLayer):
             {"name": ..., options} in its exact form; see `initial_low_rank`.
         n_ssm: independent copies of (Lambda, P, Q, B), a divisor of H; feature h uses copy h mod n_ssm. None: H.
         bidirectional: add a kernel for the future, with a C of its own.
+        backward_lag: lag at which the kernel for the future starts: 1, as published, or 0, the present input too.
         dt_transform: "exp" (the papers) or "softplus" (the published code since version 4).
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
         fold_length: F above; None trains C. It says what C means, so it is kept in the state dict as `folded_at` (0 for
@@ -84,6 +85,7 @@ class S4(SISOLayer):
         fold_length: int | None = None,
         backend: str = "auto",
         channels: int = 1,
+        backward_lag: int = 1,
     ):
         check_sizes("S4", d_model=d_model, d_state=d_state, channels=channels)
         check_parameter("S4", d_model=d_model, d_state=d_state, channels=channels)
@@ -97,7 +99,9 @@ class S4(SISOLayer):
             check_parameter("The kernel of S4", d_model=d_model, fold_length=fold_length)
         modes = initial_low_rank(init, d_state)
         n_modes = d_state // 2
-        super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels)
+        super().__init__(
+            d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels, backward_lag=backward_lag
+        )
         self.dt_transform = dt_transform
         keep_length(self, "fold_length", fold_length, "folded_at")
         self.backend = backend

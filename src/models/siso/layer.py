@@ -26,8 +26,9 @@ class SISOLayer(StatefulLayer):
     Cost of a forward pass: O(B H L log L) for the convolution, plus the kernel, which does not depend on the batch.
     Nothing of size (H, P, L) or (B, L, H, P) is formed. With c channels every feature's system is read out c times, by
     rows C of their own: the output is (B, L, c H), channel by channel, for the block's linear map to join. A
-    bidirectional layer has a second kernel for the future, which starts at lag -1, as in the published S4: the present
-    input is counted once.
+    bidirectional layer has a second kernel for the future. As in the published S4 it starts at lag -1, so that the
+    present input is counted once; with backward_lag=0 it starts at the present input too, and the layer is symmetric:
+    with equal C in both directions, reversing the input reverses the output.
 
     Precision: as in `StatefulLayer`; the transition is computed in float64, kernels, states and FFT in the parameters'
     precision.
@@ -50,10 +51,18 @@ class SISOLayer(StatefulLayer):
         super().__init_subclass__(**arguments)
         register_kind(cls)
 
-    def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...], channels: int = 1):
+    def __init__(
+        self,
+        d_model: int,
+        bidirectional: bool,
+        state_shape: tuple[int, ...],
+        channels: int = 1,
+        backward_lag: int = 1,
+    ):
         check_sizes(type(self).__name__, channels=channels)
+        _check_backward_lag(type(self).__name__, backward_lag, bidirectional)
         super().__init__(d_model, bidirectional, state_shape)
-        self.channels = channels
+        self.channels, self.backward_lag = channels, backward_lag
         D = feedthrough(channels * d_model)
         self.D: nn.Parameter = real_parameter(D if channels == 1 else D.view(channels, d_model))
 
@@ -72,7 +81,8 @@ class SISOLayer(StatefulLayer):
     def kernel(self, length: int, dt_scale: float | Tensor = 1.0) -> Tensor:
         """The convolution kernels: (directions c, H, length) real, lags 0, 1, ... forward and -1, -2, ... backward.
 
-        The c channels forward come first, then those backward. D is not in it. Raises UsageError for a length below 1.
+        With backward_lag=0 the lags backward are 0, -1, ... The c channels forward come first, then those backward. D
+        is not in it. Raises UsageError for a length below 1.
         """
         check_length(type(self).__name__, length=length)
         refuse_transforms(type(self).__name__)
@@ -146,9 +156,12 @@ class SISOLayer(StatefulLayer):
         kernel = system.kernel(length)
         forward, backward = kernel[: self.channels].flatten(0, 1), kernel[self.channels :].flatten(0, 1)
         # The feedthrough is a kernel at lag 0, and costs nothing there.
-        forward = torch.cat((forward[:, :1] + self.D.reshape(-1, 1), forward[:, 1:]), dim=1)
+        present = forward[:, :1] + self.D.reshape(-1, 1)
+        if self.bidirectional and self.backward_lag == 0:
+            present, backward = present + backward[:, :1], backward[:, 1:]
+        forward = torch.cat((present, forward[:, 1:]), dim=1)
         copies = u if self.channels == 1 else u.repeat(1, 1, self.channels)
-        y = convolve(copies, forward, backward if self.bidirectional else None)
+        y = convolve(copies, forward, backward if self.bidirectional and backward.shape[1] else None)
         if x0 is not None:
             y = y + system.free_response(x0, length)
         return y, system.last_state(u, x0, lengths) if self.causal and return_state else None
@@ -181,3 +194,15 @@ class SISOLayer(StatefulLayer):
             states.append(x)
         back = torch.cat(rows).argsort()
         return torch.cat(outputs)[back], torch.cat(states)[back] if self.causal and return_state else None
+
+
+def _check_backward_lag(layer: str, backward_lag: int, bidirectional: bool) -> None:
+    if type(backward_lag) is not int or backward_lag not in (0, 1):
+        raise UsageError(
+            f"{layer} takes backward_lag=1, as published, or 0, which counts the present input in both directions, got "
+            f"{backward_lag!r}."
+        )
+    if backward_lag == 0 and not bidirectional:
+        raise UsageError(
+            f"{layer} with backward_lag=0 needs bidirectional=True: one direction has no lags backward. Leave it out."
+        )
