@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..ops.scan.packed import Rows, checked_boundaries
 from .options import check_flags
 
 _LARGEST_BATCH = 2**31 - 1
@@ -73,6 +74,39 @@ class SequenceLayer(nn.Module, ABC):
         Raises:
             UsageError: a shape that does not fit, or something this layer cannot do, with what to do instead.
         """
+
+    def forward_packed(
+        self,
+        u: Tensor,
+        cu_seqlens: Tensor,
+        state: Any = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
+    ) -> tuple[Tensor, Any]:
+        """Run the layer over S sequences of different lengths, packed one behind the other into one sample.
+
+        Equal to `forward` on each sequence alone. S5, LRU and Fractal go through the packed positions in one pass;
+        other layers (and Fractal with time="ltv") lay the sequences side by side, filled up to the longest.
+
+        Args:
+            u: (1, total, H).
+            cu_seqlens: (S + 1,) int64 or int32, 0, ..., total: sequence s lies from cu_seqlens[s] to cu_seqlens[s + 1].
+            state: of S samples; None starts from rest.
+            dt_scale: a number, (S,) or, where the layer supports a step per position, (1, total).
+            return_state: as for `forward`.
+        Returns:
+            y: (1, total, d_output) and the state after each sequence's end, of S samples (None as for `forward`).
+        Raises:
+            UsageError: boundaries that do not fit, and as `forward`.
+        """
+        self._check_input(u, return_state=return_state)
+        rows = Rows(checked_boundaries(type(self).__name__, cu_seqlens, u))
+        if isinstance(dt_scale, Tensor) and dt_scale.dim() == 2:
+            # Refuse another shape before it is taken apart by positions.
+            broadcast_dt_scale(dt_scale, u)
+            dt_scale = rows.unpack(dt_scale, fill=1.0)
+        y, state = self.forward(rows.unpack(u), state, rows.lengths, dt_scale, return_state)
+        return rows.pack(y), state
 
     def step(self, u_t: Tensor, state: Any, dt_scale: float | Tensor = 1.0) -> tuple[Tensor, Any]:
         """One position: u_t (B, H) and a state to y_t (B, d_output) and the next state; as `forward` on (B, 1, H).
@@ -189,7 +223,7 @@ def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
             that is negative, infinite or not a number.
     """
     batch, length = u.shape[:2]
-    dt_scale = _checked_scale(dt_scale, {(batch,): "one a sample", (batch, length): "one a position"}, u.device)
+    dt_scale = checked_scale(dt_scale, {(batch,): "one a sample", (batch, length): "one a position"}, u.device)
     if not isinstance(dt_scale, Tensor) or dt_scale.dim() == 0:
         return dt_scale
     return dt_scale[:, None, None] if dt_scale.dim() == 1 else dt_scale[..., None]
@@ -201,13 +235,12 @@ def step_dt_scale(dt_scale: float | Tensor, u_t: Tensor) -> float | Tensor | Non
     Raises:
         UsageError: as `broadcast_dt_scale`.
     """
-    scale = _checked_scale(dt_scale, {(u_t.shape[0],): "one a sample"}, u_t.device)
+    scale = checked_scale(dt_scale, {(u_t.shape[0],): "one a sample"}, u_t.device)
     return None if not isinstance(scale, Tensor) and scale == 1.0 else scale
 
 
-def _checked_scale(
-    dt_scale: float | Tensor, shapes: dict[tuple[int, ...], str], device: torch.device
-) -> float | Tensor:
+def checked_scale(dt_scale: float | Tensor, shapes: dict[tuple[int, ...], str], device: torch.device) -> float | Tensor:
+    """A dt_scale that is a number, or a tensor of shape () or one of `shapes` (shape -> what it means)."""
     if not isinstance(dt_scale, Tensor):
         if isinstance(dt_scale, bool) or not isinstance(dt_scale, numbers.Real):
             raise UsageError(f"dt_scale is a number or a tensor, got {dt_scale!r}.")

@@ -12,10 +12,12 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import UsageError
 from ..ops.discretize import discretize
-from ..ops.ssm import bidirectional_ssm, ssm
+from ..ops.scan.packed import checked_boundaries
+from ..ops.ssm import bidirectional_ssm, packed_ssm, ssm
 from ..ops.step import AT_TIME_BATCH, MIMO_BATCH, MIMOStep, NativeStep
-from .base import broadcast_dt_scale, check_lengths, valid_mask
+from .base import broadcast_dt_scale, check_lengths, checked_scale, valid_mask
 from .stateful import Scale, StatefulLayer, full_precision, real_parameter
 
 __all__ = ["DiagonalSSM", "StepMatrices", "broadcast_dt_scale", "check_lengths", "full_precision", "real_parameter"]
@@ -132,6 +134,38 @@ class DiagonalSSM(StatefulLayer):
             modes = self._discretise(scale.to(self.D.dtype) if isinstance(scale, Tensor) else scale)
             y, x_last = self._run(self._as_computed(u), *modes, state, lengths)
         return y.to(u.dtype), x_last if return_state else None
+
+    def forward_packed(
+        self,
+        u: Tensor,
+        cu_seqlens: Tensor,
+        state: Any = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
+    ) -> tuple[Tensor, Any]:
+        """See `SequenceLayer.forward_packed`; one pass over the positions."""
+        self._check_input(u, return_state=return_state)
+        ends = checked_boundaries(type(self).__name__, cu_seqlens, u)
+        self._check_packed_state(state, len(ends) - 1)
+        shapes = {(len(ends) - 1,): "one a sequence", (1, u.shape[1]): "one a position"}
+        scale = checked_scale(dt_scale, shapes, u.device)
+        if isinstance(scale, Tensor):
+            scale = scale.to(self.D.dtype)
+            if scale.dim():
+                scale = (scale if scale.dim() == 2 else scale.repeat_interleave(ends.diff())[None])[..., None]
+        with full_precision(u.device):
+            Lambda_bar, gamma, B_tilde = self._discretise(scale)
+            options = self._options(gamma if gamma.dim() > 1 else None)
+            B = B_tilde if gamma.dim() > 1 else gamma[:, None] * B_tilde
+            C_backward = None if self.C_backward is None else torch.view_as_complex(self.C_backward)
+            system = self._as_computed(u), Lambda_bar, B, self.C_tilde
+            y, x_last = packed_ssm(*system, ends, state, C_backward=C_backward, **options)
+        return y.to(u.dtype), x_last if self.causal and return_state else None
+
+    def _check_packed_state(self, state: Any, sequences: int) -> None:
+        if state is not None and not self.causal:
+            raise UsageError(f"{type(self).__name__} got a state but carries none. {self._why_not_causal()}")
+        self._check_state(state, sequences)
 
     def _advance(self, parts: StepMatrices, u: Tensor, state: Any, scale: Scale) -> tuple[Tensor, Any]:
         if scale is not None:

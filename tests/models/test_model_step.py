@@ -107,7 +107,7 @@ def test_a_batch_of_no_samples(node):
     assert scores.shape == (0, 3)
     gradients = torch.autograd.grad(scores.sum(), [u, *model.parameters()])
     assert all((gradient == 0).all() for gradient in gradients)
-    scores, state = model.step(u[:, 0], model.initial_state(0))
+    scores, _ = model.step(u[:, 0], model.initial_state(0))
     assert scores.shape == (0, 3)
     with pytest.raises(UsageError, match="length must be >= 1"):
         model(draw(2, 0, 2))

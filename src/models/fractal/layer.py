@@ -230,6 +230,18 @@ class Fractal(DiagonalSSM):
         until = until.expand(u.shape[0], -1)
         return y.to(u.dtype), ScaledState(x_last, until.gather(1, lengths[:, None].long() - 1)[:, 0])
 
+    def forward_packed(
+        self,
+        u: Tensor,
+        cu_seqlens: Tensor,
+        state: Any = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
+    ) -> tuple[Tensor, Any]:
+        """See `SequenceLayer.forward_packed`; for ltv, whose gates follow each sequence's own time, by padding."""
+        way = super() if self.time == "lti" else super(DiagonalSSM, self)
+        return way.forward_packed(u, cu_seqlens, state, dt_scale, return_state)
+
     def _build_step(self, scale: Scale) -> StepMatrices:
         # The 1 / t system has another step at every position; what stays is Lambda and B_tilde themselves.
         return super()._build_step(scale) if self.time == "lti" else self._products(*self._modes())

@@ -177,7 +177,7 @@ def _(lanes, a, b, states, out, column, at, low, high, start, stop, reverse):
 @Kernel
 def _backward(a, x, x0, g, spans, reverse, out, states, wide, totals, rows, column, packed, groups, block, tile):
     """states (S, 1, P): zeros; wide (groups or 0, P): zeros, gradient of a constant gate in double precision, totals
-    (S, 1, P) that of a tile; rows (groups, 1 if packed, or 0; L, P): the gradient of a gate that varies; x0 (S, 1, P)."""
+    (S, 1, P) that of a tile; rows (groups, 1 if packed, or 0; L, P): gradient of a gate that varies; x0 (S, 1, P)."""
     count, modes = len(spans), a.shape[2]
     blocks = -(-modes // block)
     for task in prange(groups * blocks):

@@ -129,8 +129,8 @@ def checked_boundaries(what: str, cu_seqlens: Any, b: Tensor) -> Tensor:
         )
     if b.dim() != 3 or b.shape[0] != 1:
         raise UsageError(
-            f"{what} with cu_seqlens takes packed sequences as one sample, (1, total, ...), got {tuple(b.shape)}. Padded "
-            f"sequences go with lengths instead."
+            f"{what} with cu_seqlens takes packed sequences as one sample, (1, total, ...), got {tuple(b.shape)}. "
+            f"Padded sequences go with lengths instead."
         )
     if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype not in (torch.int64, torch.int32):
         raise UsageError(
