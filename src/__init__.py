@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     # What `_EXPORTS` loads, for type checkers and editors; a test holds the two together.
     from . import hippo as hippo
+    from . import state as state
     from .errors import UsageError as UsageError
     from .models.backbone import SequenceModel as SequenceModel
     from .models.base import SequenceLayer as SequenceLayer
@@ -51,6 +52,7 @@ _EXPORTS = {
     "load_published": "models.published",
     "scan": "ops.scan",
     "hippo": "hippo",
+    "state": "state",
     "register_layer": "registry",
     "register_measure": "registry",
     "register_alpha": "registry",

@@ -16,6 +16,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 PROMISES = {
     "layer": lambda accuracy: accuracy > 0.95,
     "streaming": lambda difference: difference < 1e-5,
+    "streaming_irregular": lambda difference: difference < 1e-5,
     "irregular_sampling": lambda errors: errors[0] < 0.02 < errors[1],
     "own_measure": lambda slowest: slowest == pytest.approx([1.0, 2.0, 5.0]),
     "own_dataset": lambda accuracy: accuracy > 0.9,

@@ -21,6 +21,7 @@ ALLOWED = {
     "checkpoint": {"errors"},
     "config": {"errors", "ranges", "registry"},
     "run_folder": {"errors"},
+    "state": {"errors"},
     "jit_cache": set(),
     "ops": {"errors", "jit_cache", "ops"},
     "sweep": {"errors", "files"},

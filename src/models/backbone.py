@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import UsageError, unknown
 from ..registry import check_options, layers
+from . import streaming
 from .base import SequenceLayer, valid_mask
 from .blocks.block import Block
 from .blocks.decoder import POOLS, build_head, pool_positions
@@ -17,6 +18,7 @@ from .blocks.dense import check_framework
 from .blocks.encoder import Encoder
 from .blocks.mixer import MIXERS
 from .blocks.norm import build_norm
+from .streaming import ModelState
 
 LARGEST_DEPTH = 1000
 
@@ -191,7 +193,7 @@ class SequenceModel(nn.Module):
 
         Args:
             inputs, lengths, dt_scale: as for `forward`.
-            state: what `initial_state` or an earlier call returned; None starts from rest.
+            state: what `initial_state`, `step` or an earlier call returned; None starts from rest.
             return_state: False leaves out the state and what it costs, as `forward` does.
         Returns:
             x: (B, L, H) ((B, L + 1, H) with the class token of pool="cls" in front) and the state, None if not causal
@@ -199,7 +201,7 @@ class SequenceModel(nn.Module):
         """
         if state is not None and not self.causal:
             raise UsageError("The model got a state but its layers carry none: build them with bidirectional: false.")
-        position, states = (None, [None] * len(self.blocks)) if state is None else state
+        position, states = (None, [None] * len(self.blocks)) if state is None else (state.position, state.layers)
         x = self.encoder(inputs, position)
         if self.pool == "cls":
             lengths = None if lengths is None else lengths + 1
@@ -213,29 +215,31 @@ class SequenceModel(nn.Module):
             x = self.final_norm(x, lengths)
         if not (self.causal and return_state):
             return x, None
-        start = torch.zeros(len(x), dtype=torch.int64, device=x.device) if position is None else position
-        return x, (start + (x.shape[1] if lengths is None else lengths), tuple(new_states))
+        start = streaming.start(self, x) if state is None else state
+        return x, streaming.advanced(start, x, lengths, new_states)
 
-    def step(self, inputs_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position: inputs_t (B,) token ids or (B, d_input), and a state, to features (B, H) and the next state.
+    def step(self, inputs_t: Tensor, state: ModelState, dt_scale: float | Tensor = 1.0) -> tuple[Tensor, ModelState]:
+        """One position of every sample: the outputs of all that has been seen, and the next state.
 
-        Equals `features` on a sequence of length one; call `eval()` first, so that batch norms use running statistics.
+        Equals `forward` on the prefix, at every position; features(inputs, state) takes a chunk and goes on from the
+        same states. Call `eval()` first: batch norm then uses its running statistics, and dropout is off.
+
+        Args:
+            inputs_t: (B,) int64 token ids, or (B, d_input) real; (2B, ...) for retrieval.
+            state: what `initial_state`, `step` or `features` returned. `fractal_ssm.state` stores, selects, joins and
+                resets such states.
+            dt_scale: factor on every layer's time step, a number or (B,): the time since the input before.
+        Returns:
+            the head's outputs, (B, ...): of the pooled features so far, or of this position where the task has an
+            output a position; and the next state.
+        Raises:
+            UsageError: layers that are not causal, batch norm in training mode, or a shape that does not fit.
         """
-        position, states = state
-        x = self.encoder(inputs_t[:, None], position)[:, 0]
-        new_states = []
-        for block, layer_state in zip(self.blocks, states, strict=True):
-            x, layer_state = block.step(x, layer_state)
-            new_states.append(layer_state)
-        if self.final_norm is not None:
-            x = self.final_norm(x[:, None])[:, 0]
-        return x, (position + 1, tuple(new_states))
+        return streaming.step(self, inputs_t, state, dt_scale)
 
-    def initial_state(self, batch_size: int) -> Any:
-        """The state of rest: (position (B,) int64, one state a block). Raises UsageError if the layers carry none."""
-        states = tuple(block.layer.initial_state(batch_size) for block in self.blocks)
-        device = next(self.parameters()).device
-        return torch.zeros(batch_size, dtype=torch.int64, device=device), states
+    def initial_state(self, batch_size: int) -> ModelState:
+        """The state of rest; see `ModelState`. Raises UsageError if the layers carry none."""
+        return streaming.initial_state(self, batch_size)
 
 
 def _build_layer(node: Mapping[str, Any], d_model: int, l_max: int | None) -> SequenceLayer:

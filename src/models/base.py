@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..ops.scan.packed import Rows, checked_boundaries
 from .options import check_flags
 
 _LARGEST_BATCH = 2**31 - 1
@@ -74,12 +75,51 @@ class SequenceLayer(nn.Module, ABC):
             UsageError: a shape that does not fit, or something this layer cannot do, with what to do instead.
         """
 
-    def step(self, u_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position: u_t (B, H) and a state to y_t (B, d_output) and the next state; as `forward` on (B, 1, H)."""
+    def forward_packed(
+        self,
+        u: Tensor,
+        cu_seqlens: Tensor,
+        state: Any = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
+    ) -> tuple[Tensor, Any]:
+        """Run the layer over S sequences of different lengths, packed one behind the other into one sample.
+
+        Equal to `forward` on each sequence alone. S5, LRU and Fractal go through the packed positions in one pass;
+        other layers (and Fractal with time="ltv") lay the sequences side by side, filled up to the longest.
+
+        Args:
+            u: (1, total, H).
+            cu_seqlens: (S + 1,) int64 or int32, 0, ..., total: sequence s lies from cu_seqlens[s] to cu_seqlens[s + 1].
+            state: of S samples; None starts from rest.
+            dt_scale: a number, (S,) or, where the layer supports a step per position, (1, total).
+            return_state: as for `forward`.
+        Returns:
+            y: (1, total, d_output) and the state after each sequence's end, of S samples (None as for `forward`).
+        Raises:
+            UsageError: boundaries that do not fit, and as `forward`.
+        """
+        self._check_input(u, return_state=return_state)
+        rows = Rows(checked_boundaries(type(self).__name__, cu_seqlens, u))
+        if isinstance(dt_scale, Tensor) and dt_scale.dim() == 2:
+            # Refuse another shape before it is taken apart by positions.
+            broadcast_dt_scale(dt_scale, u)
+            dt_scale = rows.unpack(dt_scale, fill=1.0)
+        y, state = self.forward(rows.unpack(u), state, rows.lengths, dt_scale, return_state)
+        return rows.pack(y), state
+
+    def step(self, u_t: Tensor, state: Any, dt_scale: float | Tensor = 1.0) -> tuple[Tensor, Any]:
+        """One position: u_t (B, H) and a state to y_t (B, d_output) and the next state; as `forward` on (B, 1, H).
+
+        dt_scale is a number or has shape (B,), as for `forward`.
+        """
         raise UsageError(f"{type(self).__name__} cannot be stepped. {self._why_not_causal()}")
 
     def initial_state(self, batch_size: int) -> Any:
-        """The state of rest for `batch_size` samples, on the layer's own device."""
+        """The state of rest for `batch_size` samples, on the layer's own device.
+
+        A tensor or a nest of tensors, each with one row per sample: `fractal_ssm.state` stores, selects and joins them.
+        """
         raise UsageError(f"{type(self).__name__} carries no state. {self._why_not_causal()}")
 
     def _why_not_causal(self) -> str:
@@ -182,6 +222,25 @@ def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
         UsageError: another shape or type, a number that is not positive and finite, or (seen on a CPU only) an element
             that is negative, infinite or not a number.
     """
+    batch, length = u.shape[:2]
+    dt_scale = checked_scale(dt_scale, {(batch,): "one a sample", (batch, length): "one a position"}, u.device)
+    if not isinstance(dt_scale, Tensor) or dt_scale.dim() == 0:
+        return dt_scale
+    return dt_scale[:, None, None] if dt_scale.dim() == 1 else dt_scale[..., None]
+
+
+def step_dt_scale(dt_scale: float | Tensor, u_t: Tensor) -> float | Tensor | None:
+    """The dt_scale of one step: None for the number 1, another number as it is, a tensor as () or (B,).
+
+    Raises:
+        UsageError: as `broadcast_dt_scale`.
+    """
+    scale = checked_scale(dt_scale, {(u_t.shape[0],): "one a sample"}, u_t.device)
+    return None if not isinstance(scale, Tensor) and scale == 1.0 else scale
+
+
+def checked_scale(dt_scale: float | Tensor, shapes: dict[tuple[int, ...], str], device: torch.device) -> float | Tensor:
+    """A dt_scale that is a number, or a tensor of shape () or one of `shapes` (shape -> what it means)."""
     if not isinstance(dt_scale, Tensor):
         if isinstance(dt_scale, bool) or not isinstance(dt_scale, numbers.Real):
             raise UsageError(f"dt_scale is a number or a tensor, got {dt_scale!r}.")
@@ -192,20 +251,17 @@ def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
             )
         # torch takes no whole number beyond 64 bits.
         return float(dt_scale)
-    batch, length = u.shape[:2]
-    if tuple(dt_scale.shape) not in ((), (batch,), (batch, length)):
-        raise UsageError(
-            f"dt_scale must be a number or of shape ({batch},), one a sample, or ({batch}, {length}), one a position; "
-            f"got {tuple(dt_scale.shape)}."
-        )
+    if dt_scale.dim() and tuple(dt_scale.shape) not in shapes:
+        allowed = ", or ".join(f"{shape}, {meaning}" for shape, meaning in shapes.items())
+        raise UsageError(f"dt_scale must be a number or of shape {allowed}; got {tuple(dt_scale.shape)}.")
     if dt_scale.is_complex() or dt_scale.dtype == torch.bool or dt_scale.layout != torch.strided:
         raise UsageError(
             f"dt_scale is a number or a dense tensor of real numbers, got {dt_scale.dtype}, {dt_scale.layout}. "
             f"Convert it: dt_scale.float()."
         )
-    if dt_scale.dim() and dt_scale.device != u.device:
+    if dt_scale.dim() and dt_scale.device != device:
         raise UsageError(
-            f"dt_scale must be on the device of u, {u.device}, got {dt_scale.device}: dt_scale.to(u.device)."
+            f"dt_scale must be on the device of u, {device}, got {dt_scale.device}: dt_scale.to(u.device)."
         )
     if dt_scale.device.type == "cpu" and not torch.compiler.is_compiling():
         if not bool(((dt_scale >= 0) & (dt_scale <= _LARGEST_SCALE)).all()):
@@ -213,6 +269,4 @@ def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
                 f"dt_scale is a factor on the step: every element must be finite and not negative, at most "
                 f"{_LARGEST_SCALE:g}; got from {dt_scale.min():g} to {dt_scale.max():g}. 1.0 is the step of training."
             )
-    if dt_scale.dim() == 0:
-        return dt_scale
-    return dt_scale[:, None, None] if dt_scale.dim() == 1 else dt_scale[..., None]
+    return dt_scale

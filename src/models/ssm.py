@@ -7,16 +7,18 @@ Suffixes: B batch, L length, H features, P modes. f is 2 when one of each conjug
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..ops.ssm import bidirectional_ssm, ssm
-from ..ops.step import MIMO_BATCH, MIMOStep, NativeStep
-from .base import broadcast_dt_scale, check_lengths, valid_mask
-from .stateful import StatefulLayer, full_precision, real_parameter
+from ..errors import UsageError
+from ..ops.discretize import discretize
+from ..ops.scan.packed import checked_boundaries
+from ..ops.ssm import bidirectional_ssm, packed_ssm, ssm
+from ..ops.step import AT_TIME_BATCH, MIMO_BATCH, MIMOStep, NativeStep
+from .base import broadcast_dt_scale, check_lengths, checked_scale, valid_mask
+from .stateful import Scale, StatefulLayer, full_precision, real_parameter
 
 __all__ = ["DiagonalSSM", "StepMatrices", "broadcast_dt_scale", "check_lengths", "full_precision", "real_parameter"]
 
@@ -24,16 +26,26 @@ __all__ = ["DiagonalSSM", "StepMatrices", "broadcast_dt_scale", "check_lengths",
 class StepMatrices(NamedTuple):
     """One step as real products: B u = u @ input and y = x @ output + D u, x seen as interleaved (re, im)."""
 
-    Lambda: Tensor  # (P,), Lambda_bar where the step does not depend on time
+    Lambda: Tensor  # (P,), Lambda_bar where it stays; (B or 1, P) where each step has a dt_scale of its own
     input: Tensor  # (H, 2P)
     output: Tensor  # (2P, H)
-    input_gain: Tensor | None = None  # (B or 1, P), of B u where the step depends on time
+    input_gain: Tensor | None = None  # (B or 1, P), of B u where each step has a dt_scale of its own
+
+
+class Continuous(NamedTuple):
+    """A system in continuous time and how it is discretised."""
+
+    Lambda: Tensor  # (P,)
+    B_tilde: Tensor  # (P, H)
+    dt: Tensor  # (P,)
+    method: str
 
 
 class DiagonalSSM(StatefulLayer):
     """A linear layer over time with a diagonal complex state, many inputs and many outputs.
 
-    A subclass says how the modes go from one position to the next (`_discretise`).
+    A subclass says which continuous system it discretises (`_continuous`); one that is discrete by itself says how the
+    modes go from one position to the next (`_discretise`).
 
     Cost per position and direction: 4 P H multiply-adds for the two products, P complex ones for the scan.
     Memory: O(B L (H + P)), never O(B L H P).
@@ -53,12 +65,15 @@ class DiagonalSSM(StatefulLayer):
         C_backward: (H, P) complex for a bidirectional layer, None for a causal one.
         conj_sym: each mode stands for itself and its conjugate, so y takes twice the real part.
         checkpoint: recompute the states in the backward, piece by piece, instead of keeping them: equal gradients for
-            about a fifth more time; of the layer's peak little more than y and the gradient of u is left (2 B L H
-            numbers), which saves much where there are as many modes as features and little where there are few.
+            about a fifth more time. The floor is y and the gradient of u, 2 B L H numbers, which no layer can do
+            without; the states are 2 B L P. So the peak of the layer halves where P >= H, and falls by a quarter at
+            P = H / 4. A dt_scale of one a position (and the 1 / t system) has gates of its own, (B, L, P), which are
+            kept: there it saves little.
     """
 
     roles: ClassVar[dict[str, str]] = {"B": "B", "C": "C", "C_backward": "C", "D": "D"}
     read_in_place: ClassVar[tuple[str, ...]] = ("C", "D")
+    parts_serve_any_scale: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -89,13 +104,20 @@ class DiagonalSSM(StatefulLayer):
         """(H, P) complex output matrix in the eigenbasis (of the forward direction)."""
         return torch.view_as_complex(self.C)
 
-    @abstractmethod
+    def _continuous(self) -> Continuous | None:
+        """The continuous system; None for a layer that has none, which then gives `_discretise` itself."""
+        return None
+
     def _discretise(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Lambda_bar, gamma and B_tilde: (P, H) complex.
 
         Lambda_bar and gamma have shape (P,), (B, 1, P), (1, L, P) or (B, L, P); dt_scale is a number or a 0-d tensor,
         or has shape (B, 1, 1) or (B, L, 1).
         """
+        system = self._continuous()
+        if system is None:
+            raise NotImplementedError(f"{type(self).__name__} gives neither _continuous nor _discretise.")
+        return *discretize(system.Lambda, dt_scale * system.dt, system.method), system.B_tilde
 
     def forward(
         self,
@@ -113,7 +135,51 @@ class DiagonalSSM(StatefulLayer):
             y, x_last = self._run(self._as_computed(u), *modes, state, lengths)
         return y.to(u.dtype), x_last if return_state else None
 
-    def _advance(self, parts: StepMatrices, u: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def forward_packed(
+        self,
+        u: Tensor,
+        cu_seqlens: Tensor,
+        state: Any = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
+    ) -> tuple[Tensor, Any]:
+        """See `SequenceLayer.forward_packed`; one pass over the positions."""
+        self._check_input(u, return_state=return_state)
+        ends = checked_boundaries(type(self).__name__, cu_seqlens, u)
+        self._check_packed_state(state, len(ends) - 1)
+        shapes = {(len(ends) - 1,): "one a sequence", (1, u.shape[1]): "one a position"}
+        scale = checked_scale(dt_scale, shapes, u.device)
+        if isinstance(scale, Tensor):
+            scale = scale.to(self.D.dtype)
+            if scale.dim():
+                scale = (scale if scale.dim() == 2 else scale.repeat_interleave(ends.diff())[None])[..., None]
+        with full_precision(u.device):
+            Lambda_bar, gamma, B_tilde = self._discretise(scale)
+            options = self._options(gamma if gamma.dim() > 1 else None)
+            B = B_tilde if gamma.dim() > 1 else gamma[:, None] * B_tilde
+            C_backward = None if self.C_backward is None else torch.view_as_complex(self.C_backward)
+            system = self._as_computed(u), Lambda_bar, B, self.C_tilde
+            y, x_last = packed_ssm(*system, ends, state, C_backward=C_backward, **options)
+        return y.to(u.dtype), x_last if self.causal and return_state else None
+
+    def _check_packed_state(self, state: Any, sequences: int) -> None:
+        if state is not None and not self.causal:
+            raise UsageError(f"{type(self).__name__} got a state but carries none. {self._why_not_causal()}")
+        self._check_state(state, sequences)
+
+    def _advance(self, parts: StepMatrices, u: Tensor, state: Any, scale: Scale) -> tuple[Tensor, Any]:
+        if scale is not None:
+            Lambda_bar, gamma, _ = self._discretise(self._rows(scale).to(self.D.dtype)[:, None, None])
+            parts = StepMatrices(Lambda_bar[:, 0], parts.input, parts.output, gamma[:, 0])
+        return self._advance_by(parts, u, state)
+
+    def _rows(self, scale: float | Tensor) -> Tensor:
+        """A dt_scale as (B,) or (1,)."""
+        if isinstance(scale, Tensor):
+            return scale.reshape(-1)
+        return torch.full((1,), scale, dtype=torch.float64, device=self.D.device)
+
+    def _advance_by(self, parts: StepMatrices, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         Bu = torch.view_as_complex((u @ parts.input).view(u.shape[0], self.n_modes, 2))
         x = torch.addcmul(Bu if parts.input_gain is None else parts.input_gain * Bu, parts.Lambda, state)
         return torch.addmm(self.D * u, torch.view_as_real(x).view(u.shape[0], 2 * self.n_modes), parts.output), x
@@ -145,9 +211,9 @@ class DiagonalSSM(StatefulLayer):
     def _options(self, input_gain: Tensor | None) -> dict[str, Any]:
         return {"conj_sym": self.conj_sym, "input_gain": input_gain, "checkpoint": self.checkpoint, "D": self.D}
 
-    def _build_step(self) -> StepMatrices:
+    def _build_step(self, scale: Scale) -> StepMatrices:
         Lambda_bar, gamma, B_tilde = self._discretise(1.0)
-        return self._products(Lambda_bar, gamma[:, None] * B_tilde)
+        return self._products(Lambda_bar, gamma[:, None] * B_tilde if scale is None else B_tilde)
 
     def _products(self, Lambda: Tensor, B: Tensor) -> StepMatrices:
         C = (self.C * self.C.new_tensor([self._conj_factor, -self._conj_factor])).flatten(1)
@@ -155,20 +221,26 @@ class DiagonalSSM(StatefulLayer):
             Lambda, torch.view_as_real(B).transpose(1, 2).flatten(0, 1).t().contiguous(), C.t().contiguous()
         )
 
-    def _native_step(self, u: Tensor, state: Any) -> NativeStep | None:
-        return super()._native_step(u, state) if u.shape[0] <= self._native_batch else None
+    def _native_step(self, u: Tensor, state: Any, scale: Scale) -> NativeStep | None:
+        return super()._native_step(u, state, scale) if u.shape[0] <= self._native_batch(scale) else None
 
-    @property
-    def _native_batch(self) -> int:
+    def _native_batch(self, scale: Scale) -> int:
         """The most samples that are stepped natively; for more, products of matrices are faster."""
-        return MIMO_BATCH
+        return MIMO_BATCH if scale is None else AT_TIME_BATCH
 
-    def _build_native(self) -> NativeStep:
-        Lambda_bar, gamma, B_tilde = self._discretise(1.0)
-        return self._mimo_step(Lambda_bar, gamma, B_tilde)
+    def _build_native(self, scale: Scale) -> NativeStep | None:
+        if scale is None:
+            return self._mimo_step(*self._discretise(1.0))
+        system = self._continuous()
+        if system is None:
+            return None
+        return self._mimo_step(system.Lambda, None, system.B_tilde, rule=system.method, dt=system.dt)
 
-    def _mimo_step(self, Lambda: Tensor, gamma: Tensor | None, B_tilde: Tensor) -> MIMOStep:
-        return MIMOStep(Lambda, gamma, B_tilde, self.C, self.D, self._conj_factor)
+    def _advance_natively(self, step: MIMOStep, u: Tensor, state: Any, scale: Scale) -> tuple[Tensor, Any]:
+        return step(u, state) if scale is None else step.scaled(u, state, self._rows(scale))
+
+    def _mimo_step(self, Lambda: Tensor, gamma: Tensor | None, B_tilde: Tensor, **rule: Any) -> MIMOStep:
+        return MIMOStep(Lambda, gamma, B_tilde, self.C, self.D, self._conj_factor, **rule)
 
     @property
     def _conj_factor(self) -> float:

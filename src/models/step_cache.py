@@ -25,22 +25,27 @@ class StepCache:
         # classes copy a module's attributes past its __getstate__.
         return StepCache, ()
 
-    def get(self, way: str, layer: nn.Module, build: Callable[[], tuple[Any, Sequence[Tensor]]]) -> Any:
+    def get(
+        self, way: str, layer: nn.Module, build: Callable[[], tuple[Any, Sequence[Tensor]]], scale: float | None = None
+    ) -> Any:
         """The parts kept for this way of stepping, or newly built ones where something has changed.
 
         New parts are not kept where they are part of a graph or may become part of one.
 
         Args:
+            scale: the dt_scale that the parts are for, None for 1. Beside those for 1 the last others are kept.
             build: gives the parts, and those tensors of the layer that they read where they lie: these may be written
                 to, but not moved.
         """
+        if scale is not None:
+            way += " at another step"
         kept = self._kept.get(way)
-        if kept is not None and kept.belongs_to(layer):
+        if kept is not None and kept.scale == scale and kept.belongs_to(layer):
             return kept.parts
         trained = torch.is_grad_enabled()
         keep = not any((trained and tensor.requires_grad) or tensor.is_inference() for tensor in tensors_of(layer))
         # Before it is read: what another thread writes meanwhile then counts as a change.
-        seen = _Kept(layer) if keep else None
+        seen = _Kept(layer, scale) if keep else None
         parts, read_in_place = build()
         if seen is not None:
             seen.finish(parts, read_in_place)
@@ -53,7 +58,8 @@ class _Kept:
 
     parts: Any
 
-    def __init__(self, layer: nn.Module):
+    def __init__(self, layer: nn.Module, scale: float | None):
+        self.scale = scale
         # What was computed in inference mode can never be part of a graph.
         self._inference = torch.is_inference_mode_enabled()
         # An identity is unique among objects that live.

@@ -38,6 +38,8 @@ VARIANTS = [
     ("s4", {"d_state": 8, "channels": 2}),
     ("s4d", {"d_state": 8, "init": "inv", "discretization": "bilinear", "n_ssm": 1}),
     ("s4d", {"d_state": 8, "channels": 3, "bidirectional": True}),
+    ("s4", {"d_state": 8, "channels": 2, "bidirectional": True, "backward_lag": 0}),
+    ("dss", {"d_state": 8, "bidirectional": True, "backward_lag": 0}),
 ]
 
 

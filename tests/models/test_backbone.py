@@ -71,13 +71,14 @@ def test_chunks_and_steps_equal_one_call(mixer, norm, prenorm):
     whole, _ = model.features(tokens())
     first, state = model.features(tokens()[:, :4])
     second, state = model.features(tokens()[:, 4:8], state)
-    third, _ = model.step(tokens()[:, 8], state)
-    torch.testing.assert_close(torch.cat([first, second, third[:, None]], dim=1), whole)
-    state, streamed = model.initial_state(4), []
-    for token in tokens().T:
-        feature, state = model.step(token, state)
-        streamed.append(feature)
-    torch.testing.assert_close(torch.stack(streamed, dim=1), whole)
+    scores, _ = model.step(tokens()[:, 8], state)
+    torch.testing.assert_close(scores, model(tokens()[:, :9]))
+    third, _ = model.features(tokens()[:, 8:], state)
+    torch.testing.assert_close(torch.cat([first, second, third], dim=1), whole)
+    state = model.initial_state(4)
+    for position, token in enumerate(tokens().T):
+        scores, state = model.step(token, state)
+        torch.testing.assert_close(scores, model(tokens()[:, : position + 1]))
 
 
 def test_ragged_chunks_go_on_from_each_samples_own_end():

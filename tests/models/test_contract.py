@@ -116,6 +116,16 @@ def test_a_state_that_is_not_asked_for_changes_nothing_else(layer):
     assert_same_gradients(*gradients)
 
 
+@every_layer
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_a_batch_of_no_samples_has_gradients_of_zero(layer, length):
+    u = draw(0, length, D_MODEL).requires_grad_()
+    y, _ = layer(u)
+    assert y.shape == (0, length, layer.d_output)
+    for gradient in torch.autograd.grad(y.sum(), [u, *layer.parameters()]):
+        assert (gradient == 0).all()
+
+
 @every_causal_layer
 def test_causal_layers_do_not_look_ahead(causal_layer):
     u = draw(1, 20, D_MODEL)

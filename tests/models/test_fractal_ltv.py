@@ -91,7 +91,7 @@ def test_the_state_carries_the_time_of_each_sample():
     _, state = layer(u[:, :3], state)
     assert state.elapsed.tolist() == [5.0, 13.0, 10.0]
     _, shared = layer(u)
-    assert shared.elapsed.shape == (1,)
+    assert shared.elapsed.tolist() == [10.0, 10.0, 10.0] and shared.time().shape == (1,)
     whole, _ = layer(torch.cat([u[:1, :2], u[:1, :3]], dim=1))
     torch.testing.assert_close(layer(u[:, :3], layer(u, lengths=torch.tensor([2, 10, 7]))[1])[0][:1], whole[:, 2:])
 

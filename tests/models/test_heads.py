@@ -91,12 +91,10 @@ def test_steps_give_the_outputs_of_the_whole(case, head):
     model = build({"name": name, **options}, **EVERY_POSITION[head], causal=True).eval()
     with torch.no_grad():
         whole, outputs = model(signal()), []
-        states = [block.layer.initial_state(3) for block in model.blocks]
+        state = model.initial_state(3)
         for inputs_t in signal().unbind(1):
-            x = model.encoder(inputs_t[:, None])[:, 0]
-            for k, block in enumerate(model.blocks):
-                x, states[k] = block.step(x, states[k])
-            outputs.append(model.head(model.final_norm(x[:, None])[:, 0]))
+            output, state = model.step(inputs_t, state)
+            outputs.append(output)
     torch.testing.assert_close(torch.stack(outputs, dim=1), whole, rtol=1e-9, atol=1e-10)
 
 

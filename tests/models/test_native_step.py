@@ -96,7 +96,7 @@ def test_what_is_read_in_place_may_be_written_without_building_anew(name, monkey
     layer, u = build((name, {})), draw(2, D_MODEL)
     built = []
     original = layer._build_native
-    monkeypatch.setattr(layer, "_build_native", lambda: built.append(1) or original())
+    monkeypatch.setattr(layer, "_build_native", lambda scale: built.append(1) or original(scale))
     state = layer(draw(2, 3, D_MODEL))[1]
     layer.step(u, state)
     for parameter in layer.read_in_place:

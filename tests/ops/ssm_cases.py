@@ -49,5 +49,7 @@ def check(tensors, ours, expected, tolerance=1e-11):
 
 def cut(monkeypatch, most):
     """Let a piece have that many positions, and twice as many where all states are kept."""
-    monkeypatch.setattr(pieces, "_STATES", 0)
-    monkeypatch.setattr(pieces, "_FEWEST", most)
+    for states in ("_STATES", "_STATES_REMADE"):
+        monkeypatch.setattr(pieces, states, 0)
+    for fewest in ("_FEWEST", "_FEWEST_REMADE"):
+        monkeypatch.setattr(pieces, fewest, most)

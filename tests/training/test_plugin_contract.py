@@ -13,6 +13,7 @@ from fractal_ssm import UsageError
 from fractal_ssm.data.base import IGNORED, Batch, Gathered, whole_labels
 from fractal_ssm.data.contract import check_batch, check_dataset, check_prepared, check_split
 from fractal_ssm.models.backbone import SequenceModel
+from fractal_ssm.models.streaming import ModelState
 from fractal_ssm.registry import layers
 from fractal_ssm.train import build_data, run
 
@@ -260,8 +261,9 @@ def test_what_a_layer_returns(monkeypatch, case):
     with pytest.raises(UsageError, match=re.escape(words)):
         model(torch.ones(2, 5, dtype=torch.int64))
     if case != "one position":
+        state = ModelState(torch.zeros(2, dtype=torch.int64), (torch.zeros(2, 4),), torch.zeros(2, 4))
         with pytest.raises(UsageError, match="step returned .*Return a tuple"):
-            model.step(torch.ones(2, dtype=torch.int64), (torch.zeros(2, dtype=torch.int64), (torch.zeros(2, 4),)))
+            model.step(torch.ones(2, dtype=torch.int64), state)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ class Block(nn.Module):
         if name == "layer":
             # Here and not in __init__: the layer of a built block may be replaced.
             self._layer_takes_return_state = "return_state" in inspect.signature(value.forward).parameters
+            self._step_takes_dt_scale = "dt_scale" in inspect.signature(value.step).parameters
 
     def forward(
         self,
@@ -78,12 +79,24 @@ class Block(nn.Module):
         y, state = checked_output(self.layer, z, found)
         return self._finish(x, y, z, lengths), state if return_state else None
 
-    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x_t: Tensor, state: Any, dt_scale: float | Tensor = 1.0) -> tuple[Tensor, Any]:
         """One position: x_t (B, H) and the layer's state to the same two."""
         x = x_t[:, None]
         z = self.norm(x) if self.prenorm else x
-        y_t, state = checked_output(self.layer, z[:, 0], self.layer.step(z[:, 0], state))
+        found = self.layer.step(z[:, 0], state, **self._scale_of_step(dt_scale))
+        y_t, state = checked_output(self.layer, z[:, 0], found)
         return self._finish(x, y_t[:, None], z, None)[:, 0], state
+
+    def _scale_of_step(self, dt_scale: float | Tensor) -> dict[str, float | Tensor]:
+        # A layer from elsewhere may not know the argument.
+        if self._step_takes_dt_scale:
+            return {"dt_scale": dt_scale}
+        if isinstance(dt_scale, Tensor) or dt_scale != 1.0:
+            raise UsageError(
+                f"{type(self.layer).__name__}.step takes no dt_scale, got {dt_scale}. Add the argument "
+                f"dt_scale=1.0 to it, or pass the input to forward, as one position."
+            )
+        return {}
 
     def _finish(self, x: Tensor, y: Tensor, z: Tensor, lengths: Tensor | None) -> Tensor:
         x = x + self.dropout(self.mixer(y, z))

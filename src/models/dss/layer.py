@@ -33,6 +33,7 @@ class DSS(SISOLayer):
         d_state: N, complex modes; the eigenvalues start as those with positive imaginary part of the normal part of
             LegS of order 2 N (real part -1/2).
         bidirectional: add a kernel for the future, with a C of its own.
+        backward_lag: lag at which the kernel for the future starts: 1, as published, or 0, the present input too.
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
         l_max: S. It is kept in the state dict as `softmax_length` (0 for None), and loading weights sets it.
         backend: of `ops.vandermonde`.
@@ -65,12 +66,13 @@ class DSS(SISOLayer):
         dt_max: float = 0.1,
         l_max: int | None = None,
         backend: str = "auto",
+        backward_lag: int = 1,
     ):
         check_sizes("DSS", d_model=d_model, d_state=d_state)
         check_parameter("DSS", d_model=d_model, d_state=d_state)
         check_flags("DSS", bidirectional=bidirectional)
         check("vandermonde", backend)
-        super().__init__(d_model, bidirectional, state_shape=(d_model, d_state))
+        super().__init__(d_model, bidirectional, state_shape=(d_model, d_state), backward_lag=backward_lag)
         keep_length(self, "l_max", l_max, "softmax_length")
         self.backend = backend
         imag = torch.from_numpy(hippo.imaginary_parts("legs", d_state))
@@ -98,7 +100,7 @@ class DSS(SISOLayer):
     def system(self, dt_scale: float | Tensor = 1.0) -> SoftmaxSystem:
         """The discrete diagonal system; see `SISOLayer.system`."""
         Lambda = torch.complex(self.Lambda_re.double(), self.Lambda_im.double())
-        z = Lambda * (step_size(self.log_dt, "exp") * dt_scale)[:, None]
+        z = Lambda * (step_size(self.log_dt, "exp") * dt_scale)[..., None]
         return SoftmaxSystem(z, Lambda, 0.5 * torch.view_as_complex(self.C), self.l_max, self.backend)
 
     def extra_repr(self) -> str:

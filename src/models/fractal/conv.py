@@ -37,6 +37,7 @@ class FractalConv(DiagonalSISO):
         dt: "range" or "calibrated", as for `Fractal`.
         dt_min, dt_max: range of the initial steps, log-uniform, one a feature.
         bidirectional: add a kernel for the future, with a C of its own.
+        backward_lag: lag at which the kernel for the future starts: 1, as published, or 0, the present input too.
     Parameters: inv_dt (H,) = log dt, A_real and A_imag (K, P), B (K, P, 2), C (directions, H, P, 2), D (H,).
     Raises:
         UsageError: any option that does not fit, when building.
@@ -57,6 +58,7 @@ class FractalConv(DiagonalSISO):
         dt_min: float = 0.001,
         dt_max: float = 0.1,
         bidirectional: bool = False,
+        backward_lag: int = 1,
     ):
         check_sizes("FractalConv", d_model=d_model, d_state=d_state)
         check_bank("FractalConv", n_alphas)
@@ -89,6 +91,7 @@ class FractalConv(DiagonalSISO):
             dt_transform="exp",
             l_max=None,
             backend="auto",
+            backward_lag=backward_lag,
         )
         self.measure = parsed
         # Where the modes of this build started; weights that are loaded may have started from others.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ...ops.discretize import check_method, discretize
+from ...ops.discretize import check_method
 from ...ops.step import AT_TIME_BATCH, MIMOStep, NativeStep
 from ...registry import register_layer
 from ..base import broadcast_dt_scale
@@ -24,7 +24,7 @@ from ..options import (
     check_sizes,
     check_steps,
 )
-from ..ssm import DiagonalSSM, StepMatrices
+from ..ssm import Continuous, DiagonalSSM, StepMatrices
 from ..ssm_init import (
     complex_normal,
     feedthrough,
@@ -32,7 +32,7 @@ from ..ssm_init import (
     log_steps,
     output_matrix,
 )
-from ..stateful import full_precision, real_parameter
+from ..stateful import Scale, full_precision, real_parameter
 from .alpha import Node
 from .bank import filter_bank, starting_alphas
 from .init import Block, Measure, parse_measure
@@ -42,6 +42,8 @@ from .scaled_time import ScaledState, discretize_scaled, durations
 # No mode may grow: Re Lambda is cut off here on every use, as S5's clip_eigs does.
 _LARGEST_REAL_PART = -1e-4
 _DT_MIN, _DT_MAX = 0.001, 0.1
+# How long the input of a native step of the 1 / t system lasts as a rule.
+_ONE_SAMPLE = torch.ones(1, dtype=torch.float64, device="cpu")
 
 
 @register_layer("fractal")
@@ -199,9 +201,8 @@ class Fractal(DiagonalSSM):
     def _free_Lambda(self) -> Tensor:
         return torch.complex(self.Lambda_re.clamp(max=_LARGEST_REAL_PART), self.Lambda_im)
 
-    def _discretise(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        Lambda, B_tilde = self._modes()
-        return *discretize(Lambda, dt_scale * torch.exp(self.log_dt), self.discretization), B_tilde
+    def _continuous(self) -> Continuous:
+        return Continuous(*self._modes(), torch.exp(self.log_dt), self.discretization)
 
     def forward(
         self,
@@ -215,7 +216,7 @@ class Fractal(DiagonalSSM):
         if self.time == "lti":
             return super().forward(u, state, lengths, dt_scale, return_state)
         self._check_input(u, state, lengths, return_state)
-        x0, elapsed = (None, self.D.new_zeros(1, dtype=torch.float64)) if state is None else state
+        x0, elapsed = (None, self.D.new_zeros(1, dtype=torch.float64)) if state is None else (state.x, state.time())
         with full_precision(u.device):
             lasting = durations(broadcast_dt_scale(dt_scale, u), u.shape[1], u.device)
             until = elapsed[:, None] + lasting.cumsum(dim=1)
@@ -225,49 +226,63 @@ class Fractal(DiagonalSSM):
         if not return_state:
             return y.to(u.dtype), None
         if lengths is None:
-            return y.to(u.dtype), ScaledState(x_last, until[:, -1])
+            return y.to(u.dtype), ScaledState.shared(x_last, until[:, -1])
         until = until.expand(u.shape[0], -1)
         return y.to(u.dtype), ScaledState(x_last, until.gather(1, lengths[:, None].long() - 1)[:, 0])
 
-    def _build_step(self) -> StepMatrices:
+    def forward_packed(
+        self,
+        u: Tensor,
+        cu_seqlens: Tensor,
+        state: Any = None,
+        dt_scale: float | Tensor = 1.0,
+        return_state: bool = True,
+    ) -> tuple[Tensor, Any]:
+        """See `SequenceLayer.forward_packed`; for ltv, whose gates follow each sequence's own time, by padding."""
+        way = super() if self.time == "lti" else super(DiagonalSSM, self)
+        return way.forward_packed(u, cu_seqlens, state, dt_scale, return_state)
+
+    def _build_step(self, scale: Scale) -> StepMatrices:
         # The 1 / t system has another step at every position; what stays is Lambda and B_tilde themselves.
-        return super()._build_step() if self.time == "lti" else self._products(*self._modes())
+        return super()._build_step(scale) if self.time == "lti" else self._products(*self._modes())
 
-    def _advance(self, parts: StepMatrices, u: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def _advance(self, parts: StepMatrices, u: Tensor, state: Any, scale: Scale) -> tuple[Tensor, Any]:
         if self.time == "lti":
-            return super()._advance(parts, u, state)
-        x, elapsed = state
-        # A step is one position, and its input lasts one sample.
-        Lambda_bar, gamma = discretize_scaled(parts.Lambda, elapsed, torch.ones_like(elapsed))
-        y, x = super()._advance(StepMatrices(Lambda_bar, parts.input, parts.output, gamma), u, x)
-        return y, ScaledState(x, elapsed + 1)
+            return super()._advance(parts, u, state, scale)
+        elapsed, lasting = state.time(), self._lasting(scale)
+        Lambda_bar, gamma = discretize_scaled(parts.Lambda, elapsed, lasting)
+        y, x = self._advance_by(StepMatrices(Lambda_bar, parts.input, parts.output, gamma), u, state.x)
+        return y, ScaledState.shared(x, elapsed + lasting)
 
-    @property
-    def _native_batch(self) -> int:
-        return super()._native_batch if self.time == "lti" else AT_TIME_BATCH
+    def _lasting(self, scale: Scale) -> Tensor:
+        """(B,) or (1,) float64, how long the input of a step lasts in samples."""
+        return self._rows(1.0 if scale is None else scale).double()
 
-    def _build_native(self) -> NativeStep:
+    def _native_batch(self, scale: Scale) -> int:
+        return super()._native_batch(scale) if self.time == "lti" else AT_TIME_BATCH
+
+    def _build_native(self, scale: Scale) -> NativeStep | None:
         if self.time == "lti":
-            return super()._build_native()
+            return super()._build_native(scale)
         Lambda, B_tilde = self._modes()
-        return self._mimo_step(Lambda, None, B_tilde)
+        return self._mimo_step(Lambda, None, B_tilde, rule="scaled time")
 
-    def _advance_natively(self, step: MIMOStep, u: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def _advance_natively(self, step: MIMOStep, u: Tensor, state: Any, scale: Scale) -> tuple[Tensor, Any]:
         if self.time == "lti":
-            return step(u, state)
-        y, x, elapsed = step.at_time(u, *state)
-        return y, ScaledState(x, elapsed)
+            return super()._advance_natively(step, u, state, scale)
+        y, x, elapsed = step.at_time(u, *state, _ONE_SAMPLE if scale is None else self._lasting(scale))
+        return y, ScaledState.shared(x, elapsed)
 
     def initial_state(self, batch_size: int) -> Tensor | ScaledState:
         """The state of rest, at time 0."""
         x = super().initial_state(batch_size)
-        return x if self.time == "lti" else ScaledState(x, x.real.new_zeros(1, dtype=torch.float64))
+        return x if self.time == "lti" else ScaledState.shared(x, x.real.new_zeros(1, dtype=torch.float64))
 
     def _check_state(self, state: Any, batch_size: int) -> None:
         if self.time == "lti" or state is None:
             return super()._check_state(state, batch_size)
         elapsed = state.elapsed if isinstance(state, ScaledState) else None
-        fits = isinstance(elapsed, Tensor) and tuple(elapsed.shape) in ((1,), (batch_size,))
+        fits = isinstance(elapsed, Tensor) and tuple(elapsed.shape) == (batch_size,)
         if not fits or elapsed.dtype != torch.float64 or elapsed.device != self.D.device:
             raise UsageError(
                 f"Fractal with time='ltv' takes the ScaledState that initial_state({batch_size}) or the last call "

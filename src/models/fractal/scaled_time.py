@@ -16,10 +16,19 @@ from ...ops.discretize import discretize
 
 
 class ScaledState(NamedTuple):
-    """x: (B, P) complex; elapsed: (B,) or (1,) float64, time since the start in samples, one for all where (1,)."""
+    """x: (B, P) complex; elapsed: (B,) float64, time since the start in samples."""
 
     x: Tensor
     elapsed: Tensor
+
+    def time(self) -> Tensor:
+        """`elapsed`, as (1,) where all samples are known to share it: an expanded tensor, as `shared` makes."""
+        return self.elapsed[:1] if self.elapsed.stride(0) == 0 else self.elapsed
+
+    @classmethod
+    def shared(cls, x: Tensor, elapsed: Tensor) -> ScaledState:
+        """From elapsed (B,) or (1,); the latter stays one number in memory, so that the gates are computed once."""
+        return cls(x, elapsed if len(elapsed) == len(x) else elapsed.expand(len(x)))
 
 
 def discretize_scaled(Lambda: Tensor, elapsed: Tensor, lasting: Tensor) -> tuple[Tensor, Tensor]:

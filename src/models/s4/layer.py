@@ -39,6 +39,7 @@ class S4(SISOLayer):
             {"name": ..., options} in its exact form; see `initial_low_rank`.
         n_ssm: independent copies of (Lambda, P, Q, B), a divisor of H; feature h uses copy h mod n_ssm. None: H.
         bidirectional: add a kernel for the future, with a C of its own.
+        backward_lag: lag at which the kernel for the future starts: 1, as published, or 0, the present input too.
         dt_transform: "exp" (the papers) or "softplus" (the published code since version 4).
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
         fold_length: F above; None trains C. It says what C means, so it is kept in the state dict as `folded_at` (0 for
@@ -84,6 +85,7 @@ class S4(SISOLayer):
         fold_length: int | None = None,
         backend: str = "auto",
         channels: int = 1,
+        backward_lag: int = 1,
     ):
         check_sizes("S4", d_model=d_model, d_state=d_state, channels=channels)
         check_parameter("S4", d_model=d_model, d_state=d_state, channels=channels)
@@ -97,7 +99,9 @@ class S4(SISOLayer):
             check_parameter("The kernel of S4", d_model=d_model, fold_length=fold_length)
         modes = initial_low_rank(init, d_state)
         n_modes = d_state // 2
-        super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels)
+        super().__init__(
+            d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels, backward_lag=backward_lag
+        )
         self.dt_transform = dt_transform
         keep_length(self, "fold_length", fold_length, "folded_at")
         self.backend = backend
@@ -141,7 +145,7 @@ class S4(SISOLayer):
 
     def system(self, dt_scale: float | Tensor = 1.0) -> LowRankSystem:
         """The discrete system; see `SISOLayer.system`."""
-        if isinstance(dt_scale, Tensor) and dt_scale.device.type == "cpu" and dt_scale.item() == 0:
+        if isinstance(dt_scale, Tensor) and dt_scale.device.type == "cpu" and bool((dt_scale == 0).any()):
             raise UsageError("S4 takes no dt_scale of 0: its low-rank form divides by the step. Drop such samples.")
         C = torch.view_as_complex(self.C.double())
         if self.fold_length is None or (not isinstance(dt_scale, Tensor) and dt_scale == 1.0):
@@ -150,7 +154,9 @@ class S4(SISOLayer):
         return self._system_of(self._system_of(C, 1.0, self.fold_length).unfolded(), dt_scale, None)
 
     def _system_of(self, C: Tensor, dt_scale: float | Tensor, fold_length: int | None) -> LowRankSystem:
-        repeats = self.d_model // len(self.A_real)
+        dt = (self.dt * dt_scale).flatten()
+        # With a step of each sample's own there are B H systems.
+        repeats, samples = len(dt) // len(self.A_real), len(dt) // self.d_model
         Lambda = torch.complex(-torch.exp(self.A_real.double()), -self.A_imag.double())
         P = torch.view_as_complex(self.P.double()).repeat(1, repeats, 1)
         return LowRankSystem(
@@ -158,8 +164,8 @@ class S4(SISOLayer):
             B=torch.view_as_complex(self.B.double()).repeat(repeats, 1),
             P=P,
             Q=P if self.Q is None else torch.view_as_complex(self.Q.double()).repeat(1, repeats, 1),
-            C=C,
-            dt=self.dt * dt_scale,
+            C=C.repeat(1, samples, 1) if samples > 1 else C,
+            dt=dt,
             dtype=self.D.dtype.to_complex(),
             fold_length=fold_length,
             backend=self._backend,

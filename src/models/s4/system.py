@@ -100,7 +100,13 @@ class LowRankSystem(System):
         return _to_complex(states.transpose(0, 1))
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """One position, by the low-rank form: O(rank P) per feature."""
+        """One position, by the low-rank form: O(rank P) per feature.
+
+        A system of B H features, sample by sample, is that of samples with steps of their own.
+        """
+        if x.shape[1] != len(self.dt):
+            x_all, y = self.step(x.flatten(0, 1)[None], u.reshape(1, -1))
+            return x_all.view(x.shape), y.view(-1, *u.shape).transpose(0, 1).flatten(1)
         diagonal, B_bar, P, Q, C = self._step_tensors
         feedback = (torch.view_as_real(x)[None] * Q).sum((-2, -1))[..., None]
         x = torch.addcmul(B_bar * u[..., None], diagonal, x)

@@ -24,6 +24,7 @@ class S4D(DiagonalSISO):
             starts take None. LegS as a measure is init={"name": "legs"}.
         n_ssm: independent copies of (Lambda, B), a divisor of H; feature h uses copy h mod n_ssm. None: H copies.
         bidirectional: add a kernel for the future, with a C of its own.
+        backward_lag: lag at which the kernel for the future starts: 1, as published, or 0, the present input too.
         discretization: "zoh", "bilinear" or "dss".
         dt_transform: "exp" (the papers) or "softplus" (the published code since version 4).
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
@@ -53,6 +54,7 @@ class S4D(DiagonalSISO):
         l_max: int | None = None,
         backend: str = "auto",
         channels: int = 1,
+        backward_lag: int = 1,
     ):
         check_sizes("S4D", d_model=d_model, d_state=d_state, channels=channels)
         check_parameter("S4D", d_model=d_model, d_state=d_state, channels=channels)
@@ -72,4 +74,5 @@ class S4D(DiagonalSISO):
             l_max=l_max,
             backend=backend,
             channels=channels,
+            backward_lag=backward_lag,
         )

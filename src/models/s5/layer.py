@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from ... import hippo
 from ...errors import UsageError
-from ...ops.discretize import check_method, discretize
+from ...ops.discretize import check_method
 from ...registry import register_layer
 from ..options import check_C_init, check_flags, check_parameter, check_sizes
-from ..ssm import DiagonalSSM
+from ..ssm import Continuous, DiagonalSSM
 from ..ssm_init import feedthrough, lecun_normal, log_steps, output_matrix
 from ..stateful import real_parameter
 
@@ -94,8 +94,8 @@ class S5(DiagonalSSM):
         real = self.Lambda_re.clamp(max=_CLIPPED_REAL_PART) if self.clip_eigs else self.Lambda_re
         return torch.complex(real, self.Lambda_im)
 
-    def _discretise(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return *discretize(self.Lambda, dt_scale * torch.exp(self.log_dt), self.discretization), self.B_tilde
+    def _continuous(self) -> Continuous:
+        return Continuous(self.Lambda, self.B_tilde, torch.exp(self.log_dt), self.discretization)
 
     def extra_repr(self) -> str:
         """Sizes and options in the module's printed form."""

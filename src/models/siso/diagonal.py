@@ -36,7 +36,7 @@ class DiagonalSISO(SISOLayer):
     Args:
         d_model: H, features in and out.
         Lambda, B: (n_ssm, P) complex128, where the modes start; n_ssm divides H, feature h uses row h mod n_ssm.
-        bidirectional: add a kernel for the future, with a C of its own.
+        bidirectional, backward_lag: add a kernel for the future, with a C of its own; see `SISOLayer`.
         channels: c, kernels a feature and direction; see `SISOLayer`.
         discretization: "zoh", "bilinear" or "dss".
         inv_dt: (H,) initial parameters of the steps.
@@ -73,12 +73,15 @@ class DiagonalSISO(SISOLayer):
         l_max: int | None,
         backend: str,
         channels: int = 1,
+        backward_lag: int = 1,
     ):
         check_discretization(discretization, l_max)
         check("vandermonde", backend)
         n_modes = Lambda.shape[1]
         check_parameter(type(self).__name__, d_model=d_model, n_modes=n_modes, channels=channels)
-        super().__init__(d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels)
+        super().__init__(
+            d_model, bidirectional, state_shape=(d_model, n_modes), channels=channels, backward_lag=backward_lag
+        )
         self.discretization = discretization
         self.dt_transform = dt_transform
         if discretization == "dss":
@@ -106,7 +109,7 @@ class DiagonalSISO(SISOLayer):
         Lambda, B = self.Lambda, torch.view_as_complex(self.B)
         copies = self.d_model // len(Lambda)
         Lambda, B = Lambda.repeat(copies, 1), B.repeat(copies, 1)
-        dt = (self.dt * dt_scale)[:, None]
+        dt = (self.dt * dt_scale)[..., None]
         if self.discretization == "dss":
             z = Lambda * dt
             Lambda_bar, gamma = complex_exp(z), 0.5 * dss_input(Lambda, z, self.l_max)

@@ -16,7 +16,7 @@ from ...ops.step import NativeStep
 from ..base import broadcast_dt_scale, valid_mask
 from ..options import check_length, check_sizes
 from ..ssm_init import feedthrough
-from ..stateful import StatefulLayer, full_precision, real_parameter
+from ..stateful import Scale, StatefulLayer, full_precision, real_parameter
 from .compiled import OpaqueSystem, register_kind
 from .system import System
 
@@ -27,8 +27,9 @@ class SISOLayer(StatefulLayer):
     Cost of a forward pass: O(B H L log L) for the convolution, plus the kernel, which does not depend on the batch.
     Nothing of size (H, P, L) or (B, L, H, P) is formed. With c channels every feature's system is read out c times, by
     rows C of their own: the output is (B, L, c H), channel by channel, for the block's linear map to join. A
-    bidirectional layer has a second kernel for the future, which starts at lag -1, as in the published S4: the present
-    input is counted once.
+    bidirectional layer has a second kernel for the future. As in the published S4 it starts at lag -1, so that the
+    present input is counted once; with backward_lag=0 it starts at the present input too, and the layer is symmetric:
+    with equal C in both directions, reversing the input reverses the output.
 
     Precision: as in `StatefulLayer`; the transition is computed in float64, kernels, states and FFT in the parameters'
     precision.
@@ -51,10 +52,18 @@ class SISOLayer(StatefulLayer):
         super().__init_subclass__(**arguments)
         register_kind(cls)
 
-    def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...], channels: int = 1):
+    def __init__(
+        self,
+        d_model: int,
+        bidirectional: bool,
+        state_shape: tuple[int, ...],
+        channels: int = 1,
+        backward_lag: int = 1,
+    ):
         check_sizes(type(self).__name__, channels=channels)
+        _check_backward_lag(type(self).__name__, backward_lag, bidirectional)
         super().__init__(d_model, bidirectional, state_shape)
-        self.channels = channels
+        self.channels, self.backward_lag = channels, backward_lag
         D = feedthrough(channels * d_model)
         self.D: nn.Parameter = real_parameter(D if channels == 1 else D.view(channels, d_model))
 
@@ -65,12 +74,16 @@ class SISOLayer(StatefulLayer):
 
     @abstractmethod
     def system(self, dt_scale: float | Tensor = 1.0) -> System:
-        """The discrete system that the parameters stand for, with every step multiplied by dt_scale (a scalar)."""
+        """The discrete system that the parameters stand for, with every step multiplied by dt_scale.
+
+        dt_scale is a scalar, or (B, 1) for a system of each sample's own, of which only `step` is used.
+        """
 
     def kernel(self, length: int, dt_scale: float | Tensor = 1.0) -> Tensor:
         """The convolution kernels: (directions c, H, length) real, lags 0, 1, ... forward and -1, -2, ... backward.
 
-        The c channels forward come first, then those backward. D is not in it. Raises UsageError for a length below 1.
+        With backward_lag=0 the lags backward are 0, -1, ... The c channels forward come first, then those backward. D
+        is not in it. Raises UsageError for a length below 1.
         """
         check_length(type(self).__name__, length=length)
         refuse_transforms(type(self).__name__)
@@ -120,13 +133,16 @@ class SISOLayer(StatefulLayer):
         y, x_last = self.forward(*padded, dt_scale, return_state)
         return y[:0], None if x_last is None else x_last[:0]
 
-    def _build_step(self) -> System:
-        return self.system()
+    def _build_step(self, scale: Scale) -> System:
+        if not isinstance(scale, Tensor) or scale.dim() == 0:
+            return self.system(1.0 if scale is None else scale)
+        # Without samples any step will do.
+        return self.system(scale[:, None]) if len(scale) else self.system()
 
-    def _build_native(self) -> NativeStep | None:
-        return self.system().native_step(self.D)
+    def _build_native(self, scale: Scale) -> NativeStep | None:
+        return self._build_step(scale).native_step(self.D)
 
-    def _advance(self, parts: System, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def _advance(self, parts: System, u: Tensor, state: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
         x, y = parts.step(state, u)
         if self.channels > 1:
             return y + (self.D * u[:, None]).flatten(1), x
@@ -142,9 +158,12 @@ class SISOLayer(StatefulLayer):
         forward, backward = kernel[: self.channels].flatten(0, 1), kernel[self.channels :].flatten(0, 1)
         # The feedthrough is a kernel at lag 0, and costs nothing there. A slice of all lags but the first would bind an
         # exported program to lengths other than 2.
-        forward = forward + F.pad(self.D.reshape(-1, 1), (0, length - 1))
+        present = self.D.reshape(-1, 1)
+        if self.bidirectional and self.backward_lag == 0:
+            present, backward = present + backward[:, :1], backward[:, 1:]
+        forward = forward + F.pad(present, (0, length - 1))
         copies = u if self.channels == 1 else u.repeat(1, 1, self.channels)
-        y = convolve(copies, forward, backward if self.bidirectional else None)
+        y = convolve(copies, forward, backward if self.bidirectional and backward.shape[1] else None)
         if x0 is not None:
             y = y + system.free_response(x0, length)
         return y, system.last_state(u, x0, lengths) if self.causal and return_state else None
@@ -177,3 +196,15 @@ class SISOLayer(StatefulLayer):
             states.append(x)
         back = torch.cat(rows).argsort()
         return torch.cat(outputs)[back], torch.cat(states)[back] if self.causal and return_state else None
+
+
+def _check_backward_lag(layer: str, backward_lag: int, bidirectional: bool) -> None:
+    if type(backward_lag) is not int or backward_lag not in (0, 1):
+        raise UsageError(
+            f"{layer} takes backward_lag=1, as published, or 0, which counts the present input in both directions, got "
+            f"{backward_lag!r}."
+        )
+    if backward_lag == 0 and not bidirectional:
+        raise UsageError(
+            f"{layer} with backward_lag=0 needs bidirectional=True: one direction has no lags backward. Leave it out."
+        )

@@ -76,7 +76,8 @@ class DiagonalSystem(System):
     """x_k = Lambda_bar x_{k-1} + B_bar u_k,  y_k = 2 Re sum_n C x_k.
 
     Attributes:
-        Lambda_bar: (H, P) complex128, whose powers are the kernel: float32 would lose the phase of long lags.
+        Lambda_bar: (H, P) complex128, whose powers are the kernel: float32 would lose the phase of long lags. For steps
+            of each sample's own both this and B_bar are (B, H, P).
         B_bar: (H, P) complex.
         C: (rows, H, P) complex, in the precision of the layer: c channels forward, then as many backward where there
             are two directions.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...errors import UsageError
 from ...registry import register_layer
-from ..base import SequenceLayer, broadcast_dt_scale, check_lengths, valid_mask
+from ..base import SequenceLayer, broadcast_dt_scale, check_lengths, step_dt_scale, valid_mask
 from ..options import check_flags, check_parameter, check_probability, check_sizes
 from ..stateful import wrong_dtype
 from .product import attend
@@ -29,6 +29,9 @@ class Cache(NamedTuple):
     value: Tensor
     valid: Tensor
     position: Tensor
+
+    # Axes along which a cache grows: `fractal_ssm.state.concat` fills shorter ones up with entries that are not valid.
+    growing = {"key": 2, "value": 2, "valid": 1}
 
 
 @register_layer("transformer")
@@ -135,9 +138,9 @@ class Attention(SequenceLayer):
             return y, None
         return y, Cache(key, value, valid.to(elapsed.dtype), position + elapsed[:, -1])
 
-    def step(self, u_t: Tensor, state: Cache) -> tuple[Tensor, Cache]:
+    def step(self, u_t: Tensor, state: Cache, dt_scale: float | Tensor = 1.0) -> tuple[Tensor, Cache]:
         if self.bidirectional:
-            return super().step(u_t, state)
+            return super().step(u_t, state, dt_scale)
         self._check_tensor("u_t", u_t, f"(batch, {self.d_model})")
         if u_t.dim() != 2 or u_t.shape[1] != self.d_model:
             raise UsageError(
@@ -146,7 +149,8 @@ class Attention(SequenceLayer):
             )
         if state is None:
             raise UsageError(f"Attention.step needs a state: start with initial_state({len(u_t)}).")
-        y, state = self.forward(u_t[:, None], state)
+        scale = step_dt_scale(dt_scale, u_t)
+        y, state = self.forward(u_t[:, None], state, dt_scale=1.0 if scale is None else scale)
         return y[:, 0], state
 
     def initial_state(self, batch_size: int) -> Any:
@@ -208,8 +212,9 @@ class Attention(SequenceLayer):
                 "leave it at 1.0 or build the layer with rotary=True."
             )
         scale = broadcast_dt_scale(dt_scale, valid[..., None])
-        if isinstance(scale, Tensor) and scale.dim():
-            scale = scale.squeeze(-1)
+        if isinstance(scale, Tensor):
+            scale = scale.to(self._position_dtype())
+            scale = scale.squeeze(-1) if scale.dim() else scale
         return (scale * valid.to(self._position_dtype())).cumsum(dim=1)
 
     def _position_dtype(self) -> torch.dtype:

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .bidirectional import bidirectional_ssm
 from .interface import ssm
+from .packed import packed_ssm
 
-__all__ = ["bidirectional_ssm", "ssm"]
+__all__ = ["bidirectional_ssm", "packed_ssm", "ssm"]

@@ -24,7 +24,7 @@ from .arguments import DIFFERENTIABLE, SCHEMA, TENSORS, Arguments
 from .interface import check_shapes, prepared, ssm
 from .op import compose, like_wanted
 from .passes import Prepared, Sums
-from .pieces import Piece, Scratch, most_rows, pieces
+from .pieces import Piece, Scratch, longest_whole, most_rows, pieces
 
 # The backend whose scans can write to, and read from, a part of the modes of an array.
 _BACKEND = "native"
@@ -58,7 +58,7 @@ def bidirectional_ssm(
     check_shapes(u, Lambda_bar, B, C_backward, None, input_gain, D)
     name = choose("scan", "auto", u.device, proof=prove)
     # Recomputation by pieces of a sample needs the states of one direction at a time.
-    if name != _BACKEND or (checkpoint and u.shape[1] > most_rows(u, 2 * len(B), checkpoint)):
+    if name != _BACKEND or (checkpoint and u.shape[1] > longest_whole(u, len(B))):
         backward = ssm(u, Lambda_bar, B, C_backward, reverse=True, **shared)[0]
         return ssm(u, Lambda_bar, B, C, D=D, **shared)[0] + backward
     y, _ = bidirectional_op(*arguments._replace(backend=_BACKEND), C_backward.to(arguments.C.dtype))

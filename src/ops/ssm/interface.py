@@ -47,9 +47,10 @@ def ssm(
         input_gain: gain of the input per step and mode, the gamma of `discretize`, real or complex, (L, P), (B, L, P)
             or (B, 1, P). With a step of its own at every position B_bar_k = gain_k B needs no (L, P, H) tensor.
         lengths: (B,) int64, 1..L; x_last is then taken after each sample's own last valid step (not with `reverse`).
-        checkpoint: never hold all states: both directions go through the batch by pieces of 2^18 states, or of 4,096
-            positions or a sixteenth of the batch where that is more, and the backward makes each one's states again.
-            Equal gradients; the peak is that of u, y, their gradients, and twice the states of a piece.
+        checkpoint: never hold all states: both directions go through the batch by pieces of 2^16 states, or of 512
+            positions where that is more (on a GPU 2^18, 4,096 or a sixteenth of the batch), and the backward makes each
+            one's states again. Equal gradients; the peak is that of u, y, their gradients, and twice the states of a
+            piece.
         D: (H,) real, feedthrough, where H_out = H.
     Returns:
         y: (B, L, H_out) in the dtype of u;  x_last: (B, P) complex, the state after the last step (at position 0 with

@@ -16,6 +16,9 @@ from torch import Tensor
 # threads too little to do. Twice as many of both where all states are kept and only their gradients come in pieces.
 _STATES = 2**18
 _FEWEST = 4096
+# The same where the states are made again, to save memory: a piece then has two arrays of states, 0.5 MB each.
+_STATES_REMADE = 2**16
+_FEWEST_REMADE = 512
 
 
 class Piece(NamedTuple):
@@ -35,10 +38,17 @@ def most_rows(u: Tensor, modes: int, checkpoint: bool) -> int:
 
     A GPU takes everything at once, but with `checkpoint` a sixteenth.
     """
-    rows, most = u.shape[0] * u.shape[1], max(_FEWEST, _STATES // modes)
+    rows = u.shape[0] * u.shape[1]
+    if u.device.type != "cpu":
+        return max(_FEWEST, _STATES // modes, rows // 16) if checkpoint else rows
     if checkpoint:
-        return max(most, rows // 16)
-    return 2 * most if u.device.type == "cpu" else rows
+        return max(_FEWEST_REMADE, _STATES_REMADE // modes)
+    return 2 * max(_FEWEST, _STATES // modes)
+
+
+def longest_whole(u: Tensor, modes: int) -> int:
+    """Positions of a sample that may be one piece by itself, both directions of `modes` together, with `checkpoint`."""
+    return max(_FEWEST, _STATES // (2 * modes), u.shape[0] * u.shape[1] // 16)
 
 
 def parts(length: int, most: int) -> int:

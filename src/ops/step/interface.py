@@ -71,37 +71,65 @@ class MIMOStep(NativeStep):
     """x = Lambda x + gamma (B u), y = conj_factor Re(C x) + D u: every mode reads and feeds every feature.
 
     Args:
-        Lambda: (P,) complex, of the discrete system; of the 1 / t system for `at_time`.
-        gamma: (P,) real or complex; None for `at_time`.
+        Lambda: (P,) complex, of the discrete system; of continuous time where the gates are computed at every step.
+        gamma: (P,) real or complex; None where it is computed.
         B: (P, H) complex.
         C: (H, P) complex, or (H, P, 2).
         D: (H,) real.
         conj_factor: 2 where each mode stands for a conjugate pair, else 1.
+        rule: how the gates are computed: "zoh" or "bilinear" as by `discretize`, "scaled time" for the 1 / t system.
+        dt: (P,) real, the step that `scaled` multiplies; not for "scaled time".
     """
 
-    def __init__(self, Lambda: Tensor, gamma: Tensor | None, B: Tensor, C: Tensor, D: Tensor, conj_factor: float):
+    RULES = ("zoh", "bilinear", "scaled time")
+
+    def __init__(
+        self,
+        Lambda: Tensor,
+        gamma: Tensor | None,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor,
+        conj_factor: float,
+        rule: str = "zoh",
+        dt: Tensor | None = None,
+    ):
         gamma = Lambda if gamma is None else gamma.to(Lambda.dtype)
-        super().__init__(B.shape, (Lambda, gamma, B, C, D), conj_factor)
+        tensors = (Lambda, gamma, B, C, D, D if dt is None else dt)
+        super().__init__((*B.shape, self.RULES.index(rule)), tensors, conj_factor)
 
     def __call__(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """y (B, H) and the next state, from u (B, H) and the state (B, P)."""
         u, x = plain(u), plain(x)
-        return self._run(u, x, 0, 0, 0)
+        return self._run(u, x, 0, 0, 0, 0)
 
-    def at_time(self, u: Tensor, x: Tensor, elapsed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A step of the 1 / t system over an input that lasts one sample from `elapsed` (B,) or (1,) on.
+    def scaled(self, u: Tensor, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """The same with the step scale * dt, scale (B,) or (1,). The gates are computed in float64."""
+        u, x, scale = plain(u), plain(x), plain(scale.double())
+        return self._run(u, x, len(scale), scale.data_ptr(), 0, 0)
 
-        Returns y, the next state, and elapsed + 1 in float64. The gates are computed in float64.
+    def at_time(self, u: Tensor, x: Tensor, elapsed: Tensor, lasting: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A step of the 1 / t system over an input that lasts `lasting` samples from `elapsed` on.
+
+        Both are float64, (B,) or (1,).
+        Returns y, the next state, and elapsed + lasting: (1,) where both are one number for all samples, `elapsed`
+        perhaps as an expanded tensor. The gates are computed in float64, once where they are shared.
         """
-        u, x, elapsed = plain(u), plain(x), plain(elapsed.double())
-        until = torch.empty_like(elapsed)
-        return *self._run(u, x, len(elapsed), elapsed.data_ptr(), until.data_ptr()), until
+        u, x = plain(u), plain(x)
+        if len(lasting) == 1 and (len(elapsed) == 1 or (len(elapsed) and elapsed.stride(0) == 0)):
+            until = elapsed.new_empty(1)
+        else:
+            elapsed, lasting = plain(elapsed.expand(len(u))), plain(lasting.expand(len(u)))
+            until = torch.empty_like(elapsed)
+        pointers = lasting.data_ptr(), elapsed.data_ptr(), until.data_ptr()
+        return *self._run(u, x, len(until), *pointers), until
 
-    def _run(self, u: Tensor, x: Tensor, times: int, elapsed: int, until: int) -> tuple[Tensor, Tensor]:
+    def _run(self, u: Tensor, x: Tensor, times: int, scale: int, elapsed: int, until: int) -> tuple[Tensor, Tensor]:
         y, after = torch.empty_like(u), torch.empty_like(x)
         addresses = u.data_ptr(), x.data_ptr(), y.data_ptr(), after.data_ptr()
         scratch = np.empty(2 * (u.numel() + x.numel()) + 4 * times * x.shape[1], dtype=self._real)
-        self._kernels.mimo(1, self._fixed, u.shape[0], *addresses, self._conj_factor, times, elapsed, until, scratch)
+        gates = times, scale, elapsed, until
+        self._kernels.mimo(1, self._fixed, u.shape[0], *addresses, self._conj_factor, *gates, scratch)
         return y, after
 
 

@@ -20,26 +20,33 @@ from ..runtime.pointers import as_complex, as_real, at, load, multiply_add, spla
 # in a shorter one, then by single complex numbers.
 _WIDE, _NARROW, _SINGLE = 32, 8, 2
 
+# How a step of its own makes the gates: `discretize` by its two methods, and the system in scaled time (1 / t).
+ZOH, BILINEAR, SCALED_TIME = 0, 1, 2
 
-def _mimo(fixed, batch, u, x, y, after, conj_factor, times, elapsed, until, scratch):
+
+def _mimo(fixed, batch, u, x, y, after, conj_factor, times, scale, elapsed, until, scratch):
     """after = Lambda x + gamma (B u), y = conj_factor Re(C after) + D u: every mode reads and feeds every feature.
 
-    fixed: P, H and the addresses of Lambda (P,), gamma (P,), B (P, H), C (H, P), D (H,); u, y (batch, H); x, after
-    (batch, P). With times > 0 (1 or batch) Lambda is that of the 1 / t system, gamma is not read, and Lambda_bar and
-    gamma follow from `elapsed` (times,) in float64, to which one is added in `until`.
+    fixed: P, H, the rule and the addresses of Lambda (P,), gamma (P,), B (P, H), C (H, P), D (H,), dt (P,); u, y
+    (batch, H); x, after (batch, P). With times > 0 (1 or batch) Lambda is that of continuous time, gamma is not read,
+    and both gates are computed by the rule in float64, from dt and `scale` (times,), float64; by SCALED_TIME from
+    `scale` and `elapsed` (times,), float64, whose sum goes to `until`.
     scratch: an array of at least batch (2 H + 2 P) + 4 times P numbers, which the caller holds: numba would free one
     of its own while only its address is in use.
     """
-    P, H = fixed[0], fixed[1]
-    Lambda, gamma = at(fixed[2], conj_factor), at(fixed[3], conj_factor)
-    B, C, D = at(fixed[4], conj_factor), at(fixed[5], conj_factor), at(fixed[6], conj_factor)
+    P, H, rule = fixed[0], fixed[1], fixed[2]
+    Lambda, gamma = at(fixed[3], conj_factor), at(fixed[4], conj_factor)
+    B, C, D = at(fixed[5], conj_factor), at(fixed[6], conj_factor), at(fixed[7], conj_factor)
     u, x, y, after = at(u, conj_factor), at(x, conj_factor), at(y, conj_factor), at(after, conj_factor)
     # u as a row of B meets it, and x as a row of C does: Re(C x) = Re C Re x - Im C Im x.
     doubled, states = at(scratch.ctypes.data, conj_factor), at(scratch[2 * batch * H :].ctypes.data, conj_factor)
     if times > 0:
         gates = scratch[2 * batch * (H + P) :]
         at_times = at(gates.ctypes.data, conj_factor), at(gates[2 * times * P :].ctypes.data, conj_factor)
-        _scaled(P, Lambda, times, at(elapsed, 1.0), at(until, 1.0), at_times)
+        if rule == SCALED_TIME:
+            _scaled_time(P, Lambda, times, at(scale, 1.0), at(elapsed, 1.0), at(until, 1.0), at_times)
+        else:
+            _scaled_step(rule, P, Lambda, at(fixed[8], conj_factor), times, at(scale, 1.0), at_times)
         Lambda, gamma = at_times
     for q in range(batch * H):
         doubled[2 * q] = doubled[2 * q + 1] = u[q]
@@ -150,26 +157,65 @@ def _(lanes, row, i, other, j, start, count):
 
 
 @register_jitable
-def _scaled(P, Lambda, times, elapsed, until, gates):
-    """Gates of inputs that last one sample from `elapsed`, see `discretize_scaled` of the layer; `until` their ends."""
+def _scaled_time(P, Lambda, times, scale, elapsed, until, gates):
+    """Gates of inputs that last `scale` from `elapsed` on, see `discretize_scaled` of the layer; `until` their ends."""
     for i in range(times):
-        until[i] = elapsed[i] + 1.0
-        # From t = 0 the state goes to its steady value whatever it was: there Lambda_bar is 0.
-        started = elapsed[i] > 0
-        lasting = np.log1p(1.0 / elapsed[i]) if started else 0.0
+        until[i] = elapsed[i] + scale[i]
+        if scale[i] > 0 and not elapsed[i] > 0:
+            # From t = 0 the state goes to its steady value whatever it was: there Lambda_bar is 0.
+            for p in range(P):
+                _hold(gates, i * P + p, -1.0, 0.0, Lambda[2 * p], Lambda[2 * p + 1], 0.0)
+            continue
+        lasting = np.log1p(scale[i] / elapsed[i]) if elapsed[i] > 0 else 0.0
         for p in range(P):
-            real, imaginary = float(Lambda[2 * p]), float(Lambda[2 * p + 1])
-            # exp(z) - 1 without cancellation, see `complex_expm1`.
-            angle, growth = 0.5 * lasting * imaginary, np.expm1(lasting * real)
-            sine, cosine = np.sin(angle), np.cos(angle)
-            growth_re = growth - 2.0 * (1.0 + growth) * sine * sine
-            growth_im = 2.0 * (1.0 + growth) * sine * cosine
-            if not started:
-                growth_re, growth_im = -1.0, 0.0
-            q, square = 2 * (i * P + p), real * real + imaginary * imaginary
-            gates[0][q], gates[0][q + 1] = 1.0 + growth_re, growth_im
-            gates[1][q] = (growth_re * real + growth_im * imaginary) / square
-            gates[1][q + 1] = (growth_im * real - growth_re * imaginary) / square
+            growth_re, growth_im = _expm1(lasting * float(Lambda[2 * p]), lasting * float(Lambda[2 * p + 1]))
+            _hold(gates, i * P + p, growth_re, growth_im, Lambda[2 * p], Lambda[2 * p + 1], lasting)
+
+
+@register_jitable
+def _scaled_step(rule, P, Lambda, dt, times, scale, gates):
+    """Gates of `discretize` with the step scale * dt."""
+    for i in range(times):
+        for p in range(P):
+            step = scale[i] * float(dt[p])
+            z_re, z_im = step * float(Lambda[2 * p]), step * float(Lambda[2 * p + 1])
+            if rule == BILINEAR:
+                _bilinear(gates, i * P + p, z_re, z_im, step)
+            else:
+                growth_re, growth_im = _expm1(z_re, z_im)
+                _hold(gates, i * P + p, growth_re, growth_im, Lambda[2 * p], Lambda[2 * p + 1], step)
+
+
+@register_jitable
+def _expm1(real, imag):
+    """exp(z) - 1 without cancellation, see `complex_expm1`."""
+    growth, sine, cosine = np.expm1(real), np.sin(0.5 * imag), np.cos(0.5 * imag)
+    return growth - 2.0 * (1.0 + growth) * sine * sine, 2.0 * (1.0 + growth) * sine * cosine
+
+
+@register_jitable
+def _hold(gates, row, growth_re, growth_im, Lambda_re, Lambda_im, lasting):
+    """Lambda_bar = 1 + growth and gamma = growth / Lambda, or `lasting` for an eigenvalue of exactly 0."""
+    real, imag = float(Lambda_re), float(Lambda_im)
+    square = real * real + imag * imag
+    gates[0][2 * row], gates[0][2 * row + 1] = 1.0 + growth_re, growth_im
+    if square > 0:
+        gates[1][2 * row] = (growth_re * real + growth_im * imag) / square
+        gates[1][2 * row + 1] = (growth_im * real - growth_re * imag) / square
+    else:
+        gates[1][2 * row], gates[1][2 * row + 1] = lasting, 0.0
+
+
+@register_jitable
+def _bilinear(gates, row, z_re, z_im, step):
+    """Lambda_bar = (1 + z/2) / (1 - z/2) and gamma = step / (1 - z/2)."""
+    below_re, below_im = 1.0 - 0.5 * z_re, -0.5 * z_im
+    square = below_re * below_re + below_im * below_im
+    inverse_re, inverse_im = below_re / square, -below_im / square
+    above_re, above_im = 1.0 + 0.5 * z_re, 0.5 * z_im
+    gates[0][2 * row] = above_re * inverse_re - above_im * inverse_im
+    gates[0][2 * row + 1] = above_re * inverse_im + above_im * inverse_re
+    gates[1][2 * row], gates[1][2 * row + 1] = step * inverse_re, step * inverse_im
 
 
 mimo = Kernel(_mimo, uses=(pointers,))

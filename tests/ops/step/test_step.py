@@ -7,6 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fractal_ssm.models.fractal.scaled_time import discretize_scaled
+from fractal_ssm.ops.discretize import discretize
 from fractal_ssm.ops.step import MIMOStep, SISOStep, unobserved
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
@@ -63,15 +64,39 @@ def test_a_mimo_step_is_its_equation(real, P, H, batch):
 
 @precisions
 @pytest.mark.parametrize("times", [[0.0], [3.0], [1e5], [0.0, 0.5, 1e5]])
-def test_a_step_at_a_time_is_that_of_the_scaled_system(real, times):
+@pytest.mark.parametrize("lasting", [[1.0], [0.0], [0.25, 0.0, 40.0]])
+def test_a_step_at_a_time_is_that_of_the_scaled_system(real, times, lasting):
     P, H, batch = 5, 7, 3
     _, _, B, C, D = mimo_tensors(real, P, H)
     Lambda = torch.complex(-1e-4 - 8 * torch.rand(P, dtype=real), draw(P, dtype=real))
-    u, x, elapsed = draw(batch, H, dtype=real), draw(batch, P, dtype=real.to_complex()), torch.tensor(times).double()
-    Lambda_bar, gamma = discretize_scaled(Lambda.to(torch.complex128), elapsed, torch.ones_like(elapsed))
-    y, after, until = MIMOStep(Lambda, None, B, C, D, 2.0).at_time(u, x, elapsed)
+    u, x = draw(batch, H, dtype=real), draw(batch, P, dtype=real.to_complex())
+    elapsed, lasting = torch.tensor(times).double(), torch.tensor(lasting).double()
+    Lambda_bar, gamma = discretize_scaled(Lambda.to(torch.complex128), elapsed, lasting)
+    step = MIMOStep(Lambda, None, B, C, D, 2.0, rule="scaled time")
+    y, after, until = step.at_time(u, x, elapsed, lasting)
     assert_close([y, after], mimo_expected([Lambda_bar, gamma, B, C, D], u, x, 2.0))
-    assert torch.equal(until, elapsed + 1)
+    assert torch.equal(until, elapsed + lasting)
+    if len(times) == 1:
+        *again, shared = step.at_time(u, x, elapsed.expand(batch), lasting)
+        assert_close(again, (y, after))
+        assert torch.equal(shared, until)
+
+
+@precisions
+@sizes
+@pytest.mark.parametrize("method", ["zoh", "bilinear"])
+@pytest.mark.parametrize("scale", [[1.0], [0.0], [1e-6, 2.5, 300.0]])
+def test_a_step_at_a_scale_is_that_of_the_discretised_system(real, P, H, method, scale):
+    batch, scale = 3, torch.tensor(scale, dtype=torch.float64)
+    _, _, B, C, D = mimo_tensors(real, P, H)
+    Lambda = torch.complex(-8 * torch.rand(P, dtype=real), 10 * draw(P, dtype=real))
+    # An eigenvalue of 0 is an integrator.
+    Lambda[0] = 0
+    dt = 0.001 + 0.1 * torch.rand(P, dtype=real)
+    u, x = draw(batch, H, dtype=real), draw(batch, P, dtype=real.to_complex())
+    Lambda_bar, gamma = discretize(Lambda.to(torch.complex128), scale[:, None] * dt.double(), method)
+    found = MIMOStep(Lambda, None, B, C, D, 2.0, rule=method, dt=dt).scaled(u, x, scale)
+    assert_close(found, mimo_expected([Lambda_bar, gamma, B, C, D], u, x, 2.0))
 
 
 @precisions
