@@ -179,10 +179,14 @@ def _session(
     # Validate first: importing lightning takes seconds.
     from .data.contract import check_prepared
     from .models.build import build_model, data_facts
+    from .training.loggers import check_loggers
+    from .training.optimizers import check_optimizer_config
     from .training.session import Session
     from .training.trainer import check_devices
 
     check_devices(config)
+    check_optimizer_config(config.optimizer)
+    check_loggers(config.logger)
     session = Session(config, run_dir)
     session.begin(to_yaml(config), choices, overrides)
     with session.recording_failures(), warnings.catch_warnings():

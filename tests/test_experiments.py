@@ -14,7 +14,8 @@ from fractal_ssm.config import compose
 from fractal_ssm.data.base import SPLITS
 from fractal_ssm.models.build import build_model, check_model, data_facts
 from fractal_ssm.train import build_data
-from fractal_ssm.training.optim import build_optimizer, parameter_groups
+from fractal_ssm.training.optim import parameter_groups
+from fractal_ssm.training.optimizers import build_optimizer
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 EXPERIMENTS = sorted(

@@ -8,7 +8,7 @@ import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,14 @@ class Metrics:
         active: only the first process writes.
     Attributes:
         dropped: how many lines of the file could not be read (a torn last one, damage).
+        told: called with each new row, for loggers beside the file.
     """
 
     def __init__(self, path: Path, active: bool = True):
         self._path, self._active = path, active
         self.rows: list[dict[str, Any]] = []
         self.dropped = 0
+        self.told: Callable[[dict[str, Any]], None] = lambda row: None
         if path.is_file():
             self.rows, self.dropped = _read_rows(path.read_text(errors="replace"))
 
@@ -97,6 +99,7 @@ class Metrics:
     def add(self, **row: Any) -> None:
         """Add one row, in memory and at the end of the file."""
         self.rows.append(row)
+        self.told(row)
         if len(self.rows) == 1 or not self._path.exists():
             self._rewrite()
         elif self._active:

@@ -20,11 +20,12 @@ from ..data.base import SPLITS
 from ..errors import RunFailed, UsageError
 from ..files import WriteFailed, remove_leftovers, write_text
 from .allocator import keep_freed_memory
-from .callbacks import ChanceHint, Curves, StepLimit, TargetReached, TimeLimit
-from .checkpoints import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
+from .callbacks import ChanceHint, Curves
+from .checkpoints import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint, StepCheckpoints
 from .console import RunConsole
 from .data import Loaders
 from .lock import lock_folder, unlock_folder
+from .loggers import Loggers
 from .module import Classifier
 from .processes import Watch, children_of, is_first
 from .progress import ProgressBar, ProgressLines
@@ -33,6 +34,7 @@ from .requeue import requeue
 from .resume import check_optimizer, check_same_run, load_checkpoint, other_checkpoints
 from .seeding import seed_all
 from .signals import Interrupted, Signals, Stop, name
+from .stopping import stops
 from .table import group_table, result_table, summary
 from .trainer import make_trainer, step_counts
 
@@ -53,6 +55,7 @@ class Session:
         self._first = is_first(config)
         self._console = RunConsole(soft_wrap=True) if self._first else None
         self._record = Record(self.run_dir, self._first)
+        self._loggers = Loggers(self.config.logger if self._first else {}, self.run_dir, self._print)
         self._checkpoint: dict[str, Any] | None = None
         self._lock: int | None = None
         self._last: LastCheckpoint | None = None
@@ -131,6 +134,7 @@ class Session:
                         raise self._interrupted(stop) from None
                     self._fail(error)
         finally:
+            self._loggers.finish(self._record.facts.get("status", "failed"))
             self._watch.end()
             unlock_folder(self._lock)
             if not answered:
@@ -203,25 +207,24 @@ class Session:
         """Model, groups, loaders and trainer for prepared data."""
         config, training = self.config, self.config.training
         self._metrics = Metrics(self.run_dir / "metrics.csv", self._first)
+        if self._first:
+            self._loggers.begin(asdict(config))
+            self._metrics.told = self._loggers.row
         self._loaders = Loaders(data, training, config.seed)
         self._curves = Curves(self._metrics, self._console, config.trainer.log_every_n_steps)
         folder = self.run_dir / "checkpoints"
         self._best = BestCheckpoint(folder, self._console)
-        self._last = LastCheckpoint(folder, self._signals, training.checkpoint_minutes)
+        steps = StepCheckpoints(folder, training.checkpoint_steps, training.keep_checkpoints)
+        self._last = LastCheckpoint(folder, self._signals, training.checkpoint_minutes, steps)
         callbacks = [
             self._curves,
             ChanceHint(training.stuck_steps, data.n_classes, self._console),
             self._best,
             # After the other, so that what is resumed knows of the best.
             self._last,
+            LambdaCallback(setup=lambda trainer, *_, **__: self._watch.begin(children_of(trainer))),
+            *stops(training, self._best, self._console),
         ]
-        callbacks.append(LambdaCallback(setup=lambda trainer, *_, **__: self._watch.begin(children_of(trainer))))
-        if training.max_steps is not None:
-            callbacks.append(StepLimit(training.max_steps))
-        if training.max_minutes is not None:
-            callbacks.append(TimeLimit(training.max_minutes, self._console))
-        if training.target_accuracy is not None:
-            callbacks.append(TargetReached(training.target_accuracy, self._console))
         if config.trainer.progress_bar and self._console is not None and self._console.is_terminal:
             callbacks.append(ProgressBar())
         self._trainer = make_trainer(config, self.run_dir, callbacks)
@@ -338,6 +341,7 @@ class Session:
             total_seconds=round(seconds, 3),
             peak_memory_bytes=peak_memory(self._trainer.strategy.root_device),
         )
+        self._loggers.result(self._record.facts["metrics"], self._trainer.global_step)
         self._print(result_table(self._record.facts))
         self._print(f"Run folder: {self._shown}")
         return self._record.facts
@@ -370,7 +374,7 @@ class Session:
 
     def _continue(self, checkpoint: Mapping[str, Any], world: int, steps: int) -> None:
         check_same_run(checkpoint, self.config, world)
-        check_optimizer(checkpoint, self._module.groups, self.config.resume)
+        check_optimizer(checkpoint, self._module.groups, self.config.optimizer, self.config.resume)
         if checkpoint["global_step"] > steps:
             raise UsageError(
                 f"The checkpoint is at step {checkpoint['global_step']}, and the run would end at step {steps}. "
@@ -388,4 +392,5 @@ class Session:
 
     def _print(self, what: Any) -> None:
         if self._console is not None:
-            self._console.print(what, highlight=False)
+            # Settings may hold brackets, which are no markup.
+            self._console.print(what, highlight=False, markup=False)
