@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fractal_ssm.training.metric import ACCURACY, recorded_metric
 from fractal_ssm.training.record import seconds
 from fractal_ssm.training.resume import SAYS, WHERE
 
@@ -150,6 +151,10 @@ def gather(name: str, folders: Iterable[Path]) -> list[dict[str, Any]]:
             record = json.loads(path.read_text())
             if record["status"] != "finished":
                 print(f"left out: {path} ({record['status']})", file=sys.stderr)
+                continue
+            if recorded_metric(record) != ACCURACY:
+                # The columns are of classes; `python -m fractal_ssm.compare report` takes every task.
+                print(f"left out: {path} (its main metric is {recorded_metric(record).name})", file=sys.stderr)
                 continue
             row = row_of(record)
             if (row["experiment"], row["started"], str(row["seed"])) not in seen:

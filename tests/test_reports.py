@@ -50,6 +50,13 @@ def test_mean_spread_and_seeds_that_learned(tmp_path, monkeypatch):
     assert line[3] == "73.67 ± 20.26 %" and line[5] == "2 of 3 seeds"
 
 
+def test_a_run_of_regression_is_no_row_of_accuracies(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    write(tmp_path / "runs", [record(0, 0.9), record(1, 0.9) | {"metric": {"name": "mse", "higher_is_better": False}}])
+    assert [row["seed"] for row in report.gather("x", [tmp_path / "runs"])] == [0]
+    assert "its main metric is mse" in capsys.readouterr().err
+
+
 def test_a_run_counts_once_and_other_data_is_another_line(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
     write(tmp_path / "a", [record(0, 0.9)])

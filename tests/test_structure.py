@@ -30,7 +30,7 @@ ALLOWED = {
     "compare": {
         *("errors", "config", "config_errors", "registry", "train", "data.base", "models.build", "compare"),
         *("files", "run_folder", "training.record", "training.resume", "training.lock", "training.signals"),
-        "training.table",
+        *("training.metric", "training.table"),
     },
     "training": {
         *("errors", "files", "ranges", "registry", "checkpoint", "config", "training"),

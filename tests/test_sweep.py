@@ -15,11 +15,17 @@ from omegaconf import OmegaConf
 
 from fractal_ssm import train
 from fractal_ssm.errors import RunFailed, UsageError
-from fractal_ssm.sweep import run_job
+from fractal_ssm.sweep import run_job, validation_score
 from fractal_ssm.train import main
 
 TOYS = Path(__file__).parent / "training"
 TOY = ("--config-dir", str(TOYS / "user_configs"), "experiment=toy")
+
+
+def facts_of(value: float, metric: str = "accuracy") -> dict:
+    """What of a record a sweep reads."""
+    higher = metric == "accuracy"
+    return {"metric": {"name": metric, "higher_is_better": higher}, "metrics": {"val": {metric: value}}}
 
 
 @pytest.fixture
@@ -34,7 +40,8 @@ def sweep(tmp_path, monkeypatch, capsys):
             outcome = outcomes[config.seed]
             if isinstance(outcome, BaseException):
                 raise outcome
-            return {"metrics": {"val": {"accuracy": outcome() if callable(outcome) else outcome}}}
+            outcome = outcome() if callable(outcome) else outcome
+            return outcome if isinstance(outcome, dict) else facts_of(outcome)
 
         monkeypatch.setattr(train, "run", run)
         monkeypatch.setattr(sys, "argv", ["train", "-m", *TOY, *arguments])
@@ -81,6 +88,14 @@ def test_a_sweep_that_works(sweep, tmp_path):
     assert "0.7500" in out and "2 of 2 jobs finished." in out
 
 
+def test_the_value_is_the_main_metric_with_its_direction(sweep, tmp_path):
+    status, rows, out, _ = sweep({0: facts_of(0.0123456, "mse"), 1: facts_of(12.3, "mse")}, "seed=0,1")
+    assert status == 0 and [float(row["value"]) for row in rows] == [0.0123456, 12.3]
+    assert [row["metric"] for row in rows] == ["mse, lower is better"] * 2
+    assert "0.01235" in out and "value: validation mse, lower is better" in out
+    assert validation_score(facts_of(0.5)) == ("accuracy, higher is better", 0.5)
+
+
 @pytest.mark.parametrize(("signum", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_the_sweep_with_its_table(sweep, signum, expected):
     stop = lambda: os.kill(os.getpid(), signum)
@@ -103,7 +118,7 @@ def test_the_value_of_a_failed_job_is_nan(tmp_path):
         "runtime": {"output_dir": str(tmp_path / "3")},
         "sweep": {"dir": str(tmp_path)},
     }
-    assert run_job(lambda: 0.5, OmegaConf.create(node)) == 0.5
+    assert run_job(lambda: facts_of(0.5), OmegaConf.create(node)) == 0.5
     assert math.isnan(run_job(lambda: 1 / 0, OmegaConf.create(node)))
     assert [path.name for path in tmp_path.iterdir()] == [".job-3.json"]
 

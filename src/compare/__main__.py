@@ -3,7 +3,7 @@
     compare ablation=measures budget=cpu seeds=5         a named comparison (--list shows them)
     compare ablation=measures task=proxy/adding          the same on another task
     compare experiments=lra/fractal-listops,lra/s5-listops budget=cpu seeds=0,1,2
-    compare ... tune=8                                   first 8 trials of each arm, chosen by validation accuracy
+    compare ... tune=8                                   first 8 trials of each arm, chosen by validation
     compare ... --dry-run                                what would be run, and how long it may take
     compare report FOLDER [FOLDERS ...]                  the report again, of a comparison or of any runs
 
@@ -177,8 +177,8 @@ def _number(key: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not 0 < value <= 1:
-        raise UsageError(f"{key} is an accuracy in (0, 1], got {text!r}.")
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{key} is a positive value of the main metric, such as the accuracy 0.9, got {text!r}.")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The pictures of a report: learning curves with bands, accuracy against processor time, a forest plot of differences.
+"""The pictures of a report: learning curves with bands, scores against processor time, a forest plot of differences.
 
 Drawn by matplotlib as SVG on a transparent ground, in colours that read on white and on black.
 """
@@ -37,21 +37,21 @@ _COLOURS = ("#3b7dd8", "#d9541e", "#2e9e5b", "#a55fc4", "#b8860b", "#c2405f", "#
 
 
 def curves(results: Results) -> str:
-    """Mean validation accuracy against the step, with the range over the seeds as a band."""
+    """Mean validation score against the step, with the range over the seeds as a band."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7.2, 3.6), layout="constrained")
         axes = figure.subplots()
         for colour, arm in _coloured(results):
-            steps, low, mean, high = band(arm)
+            steps, low, mean, high = band(arm, results.units.scale)
             if len(steps):
                 axes.fill_between(steps, low, high, color=colour, alpha=0.18, lw=0)
                 axes.plot(steps, mean, color=colour, marker="." if len(steps) < 30 else None, label=wrapped(arm.name))
-        _finish(axes, "step", "validation accuracy, %")
+        _finish(axes, "step", f"validation {results.units.axis}")
         return _svg(figure)
 
 
 def cost(results: Results) -> str:
-    """Test accuracy of every run against the processor time of its fit."""
+    """Test score of every run against the processor time of its fit, with reference scores as lines."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7.2, 3.2), layout="constrained")
         axes = figure.subplots()
@@ -59,19 +59,24 @@ def cost(results: Results) -> str:
             minutes = [run.cpu_seconds / 60 for run in arm.finished]
             axes.plot(
                 minutes,
-                [100 * run.score() for run in arm.finished],
+                [results.units.scale * run.score() for run in arm.finished],
                 "o",
                 color=colour,
                 alpha=0.8,
                 label=wrapped(arm.name),
             )
-        _finish(axes, "processor time of the fit, minutes", "test accuracy, %")
+        for name, value in results.reference.items():
+            axes.axhline(results.units.scale * value, color=_INK, lw=1, ls="--")
+            axes.annotate(
+                name, (0, results.units.scale * value), xycoords=("axes fraction", "data"), va="bottom", size=8
+            )
+        _finish(axes, "processor time of the fit, minutes", f"test {results.units.axis}")
         return _svg(figure)
 
 
 def forest(results: Results) -> str:
     """Each arm's paired difference with its 95 % interval; the difference of each seed as a tick."""
-    names = [name for name, found in results.differences.items() if found.n >= 2]
+    names, scale = [name for name, found in results.differences.items() if found.n >= 2], results.units.scale
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7.2, 0.9 + 0.42 * max(len(names), 1)), layout="constrained")
         axes = figure.subplots()
@@ -79,13 +84,13 @@ def forest(results: Results) -> str:
         axes.axvline(0, color=_INK, lw=1)
         for row, name in enumerate(reversed(names)):
             found = results.differences[name]
-            axes.plot([100 * found.low, 100 * found.high], [row, row], color=colours[name], lw=2)
-            axes.plot(100 * found.mean, row, "s" if found.claimed else "o", color=colours[name], ms=6)
-            each = [100 * d for d in seed_differences(results, name)]
+            axes.plot([scale * found.low, scale * found.high], [row, row], color=colours[name], lw=2)
+            axes.plot(scale * found.mean, row, "s" if found.claimed else "o", color=colours[name], ms=6)
+            each = [scale * d for d in seed_differences(results, name)]
             axes.plot(each, [row + 0.22] * len(each), "|", color=colours[name], ms=6, alpha=0.8)
         axes.set_yticks(range(len(names)), [wrapped(name) for name in reversed(names)])
         axes.set_ylim(-0.6, len(names) - 0.3)
-        axes.set_xlabel(f"points of test accuracy above {results.plan.baseline}")
+        axes.set_xlabel(_compared(results))
         axes.grid(axis="x")
         return _svg(figure)
 
@@ -95,9 +100,17 @@ def wrapped(name: str) -> str:
     return textwrap.fill(name, 32)
 
 
-def band(arm: ArmResult) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Steps that every finished run validated at, with lowest, mean and highest accuracy there, in percent."""
-    tables = [{step: 100 * accuracy for step, _, accuracy in run.validations()} for run in arm.finished]
+def _compared(results: Results) -> str:
+    metric, baseline = results.units.metric, results.plan.baseline
+    if metric.is_share:
+        return f"points of test {metric.name} above {baseline}"
+    better = "right" if metric.higher_is_better else "left"
+    return f"test {metric.name} minus that of {baseline}; {better} of 0 is better"
+
+
+def band(arm: ArmResult, scale: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Steps that every finished run validated at, with lowest, mean and highest score there, times `scale`."""
+    tables = [{step: scale * value for step, _, value in run.validations()} for run in arm.finished]
     steps = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
     values = np.array([[table[step] for step in steps] for table in tables]).reshape(len(tables), len(steps))
     if not len(values):

@@ -51,7 +51,7 @@ def html(results: Results, command: str) -> str:
         "95 % interval; ticks: single seeds.</p>" + _table(tables.differences(results)),
         f"<h2>Learning curves</h2>{figures.curves(results)}",
         "<p class=caption>Mean over the seeds; the band spans the lowest and the highest.</p>",
-        f"<h2>Accuracy against processor time</h2>{figures.cost(results)}",
+        f"<h2>Test {results.units.metric.name} against processor time</h2>{figures.cost(results)}",
         "<h2>Settings that differ</h2>" + _table(tables.settings(results)),
         "<h2>Shared by all runs</h2>" + _table(tables.shared(results)),
         f"<h2>How to repeat it</h2><pre>{escape(command)}</pre>",

@@ -32,7 +32,7 @@ class Plan:
         seeds: of the runs; runs of one seed make a pair.
         common: settings of every arm, such as budget=cpu.
         tuning: how the settings of the arms were chosen, a sentence for the table.
-        threshold: validation accuracy for the column "samples to", or None.
+        threshold: value of the main metric in validation for the column "samples to", or None.
         made_of_runs: the plan only describes runs that are there, so none is missing.
     """
 

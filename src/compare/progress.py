@@ -15,6 +15,7 @@ from ..training.table import duration
 from .launch import Job
 from .plan import Plan
 from .runs import read
+from .units import Units
 
 # Seconds between two lines where the output is no terminal.
 _LINE_SECONDS = 30.0
@@ -30,15 +31,14 @@ def check(plan: Plan, config_dirs: Sequence[Path] = ()) -> None:
     from omegaconf.errors import OmegaConfBaseException
 
     from ..config_errors import explain
-    from ..data.base import SPLITS
-    from ..models.build import check_model, data_facts
-    from ..train import build_data
+    from ..train import check as check_run
+    from ..training.metric import MAIN
+    from .results import check_threshold
 
     for arm in plan.arms:
         try:
             config = compose(plan.overrides(arm, plan.seeds[0]), str(config_dirs[0]) if config_dirs else None)
-            data = build_data(config)
-            check_model(config.model, data_facts(data), [data.dt_scale(split) for split in SPLITS])
+            check_threshold(plan.threshold, MAIN[check_run(config).task])
         except (HydraException, OmegaConfBaseException, UsageError) as error:
             raise UsageError(f"Arm '{arm}': {explain(error)}") from error
 
@@ -148,4 +148,6 @@ class Display:
 
 def _outcome(job: Job) -> str:
     run = read(job.folder)
-    return f"{100 * run.score():.2f} % test accuracy" if run.finished else f"no result: {run.reason}"
+    if not run.finished:
+        return f"no result: {run.reason}"
+    return f"test {run.metric.name} {Units(run.metric).value(run.score())}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import UsageError
+from ..training.metric import ACCURACY, Metric
 from .plan import Plan
 from .runs import Run, mixtures
 from .statistics import Difference, Summary, difference, holm, share_interval, summary
+from .units import Units
 
 
 @dataclass(frozen=True)
@@ -17,8 +19,10 @@ class ArmResult:
     """One arm over its finished runs; `summary` is None where there is none.
 
     ended: runs that finished or failed.
-    left_chance, chance_interval: how many of these have an accuracy above the majority class by more than three
-        standard errors of a guesser, with Wilson's 95 % interval; a failed run counts as not having left chance.
+    majority: mean test accuracy of the best constant answer; nan for a task without classes.
+    r2: mean share of the variance of the test targets that is predicted; nan for a task with classes.
+    left_chance, chance_interval: how many of these beat a trivial answer (`Run.left_chance`), with Wilson's 95 %
+        interval; a failed run counts as not having left chance.
     samples_to: (median of the runs that got there, how many) for the plan's threshold, or None.
     """
 
@@ -27,6 +31,7 @@ class ArmResult:
     planned: int
     summary: Summary | None
     majority: float
+    r2: float
     ended: int
     left_chance: int
     chance_interval: tuple[float, float]
@@ -50,12 +55,16 @@ class Results:
         arms: in the order of the plan.
         differences: arm -> its paired difference from the baseline; only arms with a pair.
         notes: what the reader has to know first: mixed conditions, failed and missing runs.
+        units: how values of the main metric are written.
+        reference: scores of predictors that need no training, name -> mean over the finished runs.
     """
 
     plan: Plan
     arms: Sequence[ArmResult]
     differences: dict[str, Difference]
     notes: Sequence[str]
+    units: Units
+    reference: Mapping[str, float]
 
     @property
     def runs(self) -> list[Run]:
@@ -67,9 +76,10 @@ def collect(plan: Plan, runs: Sequence[Run], allow_mixed: bool = False) -> Resul
 
     Raises:
         UsageError: the runs differ in data, split, budget, code revision or settings within an arm, and `allow_mixed`
-            is not set; with it, each of these is a note of the results.
+            is not set; with it, each of these is a note of the results. They have other main metrics, or the plan's
+            threshold is none of theirs.
     """
-    mixed = mixtures(runs)
+    mixed, metric = mixtures(runs), _metric(plan, runs)
     if mixed and not allow_mixed:
         raise UsageError(
             "These runs cannot be compared as they are:\n  "
@@ -86,7 +96,7 @@ def collect(plan: Plan, runs: Sequence[Run], allow_mixed: bool = False) -> Resul
     absent = len(plan.arms) * len(plan.seeds) - len(runs)
     if absent and not plan.made_of_runs:
         notes.append(f"{absent} of {len(plan.arms) * len(plan.seeds)} runs have not been made yet.")
-    return Results(plan, arms, differences, notes)
+    return Results(plan, arms, differences, notes, Units(metric), _reference(runs))
 
 
 def sentences(results: Results) -> list[str]:
@@ -94,52 +104,34 @@ def sentences(results: Results) -> list[str]:
 
     A difference that is claimed, with its interval; or that none can be claimed, and which would have been seen.
     """
-    said = [_said(name, found, results.plan.baseline) for name, found in results.differences.items()]
+    differences = results.differences.items()
+    said = [_said(name, found, results.plan.baseline, results.units) for name, found in differences]
     return said or ["There is no pair of finished runs yet, so nothing can be said."]
 
 
-def _said(name: str, found: Difference, baseline: str) -> str:
+def _said(name: str, found: Difference, baseline: str, units: Units) -> str:
     if found.n < 2:
         return f"{name}: one pair of runs shows nothing; two are the least, five the custom."
     if math.isnan(found.mean):
         return f"{name}: the score of a run is no number, so nothing can be said."
+    mean, span = units.signed(found.mean), units.interval(found.low, found.high)
     if math.isnan(found.low):
         told = "the difference" if found.claimed else "no difference"
         return (
-            f"{name}: {told} from {baseline} can be claimed at n = {found.n} ({signed(found.mean)} in every pair, "
+            f"{name}: {told} from {baseline} can be claimed at n = {found.n} ({mean} in every pair, "
             f"sign-flip test p = {probability(found.corrected_p)}); equal differences leave no interval."
         )
     if found.claimed:
         word = "above" if found.mean > 0 else "below"
         return (
-            f"{name} lies {points(abs(found.mean))} {word} {baseline} (95 % interval "
-            f"{interval(found.low, found.high)}, n = {found.n}, p = {probability(found.corrected_p)} after correction)."
+            f"{name} lies {units.size(abs(found.mean))} {word} {baseline}{units.verdict(found.mean)} "
+            f"(95 % interval {span}, n = {found.n}, p = {probability(found.corrected_p)} after correction)."
         )
     return (
-        f"{name}: no difference from {baseline} can be claimed at n = {found.n} ({signed(found.mean)}, 95 % interval "
-        f"{interval(found.low, found.high)}, p = {probability(found.corrected_p)} after correction); "
-        f"{points(found.detectable)} would have been seen."
+        f"{name}: no difference from {baseline} can be claimed at n = {found.n} ({mean}, 95 % interval {span}, "
+        f"p = {probability(found.corrected_p)} after correction); "
+        f"{units.size(found.detectable)} would have been seen."
     )
-
-
-def percent(value: float, digits: int = 2) -> str:
-    """0.5 as "50.00 %"; a dash for nan."""
-    return "-" if math.isnan(value) else f"{100 * value:.{digits}f} %"
-
-
-def points(value: float) -> str:
-    """0.019 as "1.90 points"."""
-    return f"{100 * value:.2f} points"
-
-
-def signed(value: float) -> str:
-    """0.019 as "+1.90"; a dash for nan."""
-    return "-" if math.isnan(value) else f"{100 * value:+.2f}"
-
-
-def interval(low: float, high: float) -> str:
-    """-0.01 and 0.02 as "-1.00 to +2.00"; a dash for nan."""
-    return "-" if math.isnan(low) else f"{signed(low)} to {signed(high)}"
 
 
 def probability(value: float) -> str:
@@ -157,13 +149,16 @@ def _arm(plan: Plan, name: str, runs: list[Run]) -> ArmResult:
     finished = [run for run in runs if run.finished]
     left = sum(run.left_chance for run in finished)
     ended = sum(run.status in ("finished", "failed") for run in runs)
-    samples = sorted(n for run in finished if plan.threshold and (n := run.samples_to(plan.threshold)) is not None)
+    samples = sorted(
+        n for run in finished if plan.threshold is not None and (n := run.samples_to(plan.threshold)) is not None
+    )
     return ArmResult(
         name,
         runs,
         len(runs) if plan.made_of_runs else len(plan.seeds),
         summary([run.score() for run in finished]) if finished else None,
-        _mean([float(run.facts["metrics"]["test"]["majority"]) for run in finished]),
+        _mean([run.majority for run in finished]),
+        _mean([float(run.facts["metrics"]["test"].get("r2", math.nan)) for run in finished]),
         ended,
         left,
         share_interval(left, max(ended, 1)),
@@ -173,6 +168,34 @@ def _arm(plan: Plan, name: str, runs: list[Run]) -> ArmResult:
         max((run.facts["peak_memory_bytes"] / 2**20 for run in finished), default=math.nan),
         (samples[len(samples) // 2], len(samples)) if samples else None,
     )
+
+
+def check_threshold(threshold: float | None, metric: Metric) -> None:
+    """Refuse a threshold that the main metric cannot have.
+
+    Raises:
+        UsageError: an accuracy above 1.
+    """
+    if threshold is not None and metric.is_share and threshold > 1:
+        raise UsageError(f"threshold is an accuracy in (0, 1] for these runs, got {threshold:g}.")
+
+
+def _metric(plan: Plan, runs: Sequence[Run]) -> Metric:
+    """The main metric that all finished runs share."""
+    metrics = list(dict.fromkeys(run.metric for run in runs if run.finished)) or [ACCURACY]
+    if len(metrics) > 1:
+        raise UsageError(
+            f"These runs are judged by other numbers: {' and '.join(metric.name for metric in metrics)}. Compare runs "
+            f"of one kind of task."
+        )
+    check_threshold(plan.threshold, metrics[0])
+    return metrics[0]
+
+
+def _reference(runs: Sequence[Run]) -> dict[str, float]:
+    found = [run.facts.get("reference") or {} for run in runs if run.finished]
+    names = dict.fromkeys(name for scores in found for name in scores)
+    return {name: _mean([float(scores[name]) for scores in found if name in scores]) for name in names}
 
 
 def _mean(values: Sequence[float]) -> float:

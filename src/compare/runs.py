@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from ..training.metric import Metric, recorded_metric
 from ..training.record import Metrics, read_record, seconds
 from ..training.resume import SAYS, WHERE
 
@@ -61,15 +63,31 @@ class Run:
     def experiment(self) -> str:
         return self.facts.get("choices", {}).get("experiment") or f"{self.facts['layer']}-{self.facts['dataset']}"
 
+    @property
+    def metric(self) -> Metric:
+        """The main metric of its task."""
+        return recorded_metric(self.facts)
+
     def score(self, split: str = "test") -> float:
-        """Accuracy of the checkpoint of the best validation."""
-        return float(self.facts["metrics"][split]["accuracy"])
+        """The main metric of the checkpoint of the best validation."""
+        return float(self.facts["metrics"][split][self.metric.name])
+
+    @property
+    def majority(self) -> float:
+        """Test accuracy of the best constant answer; nan for a task without classes."""
+        return float(self.facts["metrics"]["test"].get("majority", math.nan))
 
     @property
     def left_chance(self) -> bool:
-        """Whether the accuracy lies above the majority class by more than three standard errors of a guesser."""
+        """Whether a trivial answer is beaten.
+
+        By an accuracy above the majority class by more than three standard errors of a guesser; without classes by a
+        squared error below the variance of the targets (r2 > 0).
+        """
         result = self.facts["metrics"]["test"]
-        majority = float(result["majority"])
+        if math.isnan(self.majority):
+            return float(result.get("r2", 0.0)) > 0
+        majority = self.majority
         return self.score() > majority + 3 * (majority * (1 - majority) / int(result["samples"])) ** 0.5
 
     @property
@@ -83,15 +101,17 @@ class Run:
         return self.facts["steps"] / max(seconds(self.facts)[0], 1e-9)
 
     def validations(self) -> list[tuple[int, float, float]]:
-        """(step, seconds, accuracy) of every validation."""
-        rows = [row for row in self.curve if row["split"] == "val"]
-        return [(row["step"], row["seconds"], row["accuracy"]) for row in rows]
+        """(step, seconds, main metric) of every validation."""
+        name = self.metric.name
+        rows = [row for row in self.curve if row["split"] == "val" and name in row]
+        return [(row["step"], row["seconds"], row[name]) for row in rows]
 
-    def samples_to(self, accuracy: float) -> int | None:
-        """Training samples until the first validation of at least `accuracy`; None if there was none."""
+    def samples_to(self, threshold: float) -> int | None:
+        """Training samples until the first validation at `threshold` or better; None if there was none."""
         batch = int(self.settings["training.batch_size"]) * int(self.facts.get("processes", 1))
         batch *= int(self.settings.get("trainer.accumulate_grad_batches", 1))
-        return next((step * batch for step, _, reached in self.validations() if reached >= accuracy), None)
+        reached = (step for step, _, value in self.validations() if self.metric.at_least(value, threshold))
+        return next((step * batch for step in reached), None)
 
 
 def own_settings(facts: Mapping[str, Any]) -> str:
@@ -111,7 +131,7 @@ def read(folder: Path, arm: str = "") -> Run:
     facts = read_record(folder)
     if facts is None or "status" not in facts:
         return Run(folder, "damaged", {"error": "record.json cannot be read", "seed": _seed(folder)}, arm=arm)
-    curve = Metrics(folder / "metrics.csv", active=False).rows
+    curve = Metrics(folder / "metrics.csv", active=False, metric=recorded_metric(facts).name).rows
     return Run(folder, str(facts["status"]), facts, _settings(folder / "config.yaml"), curve, arm)
 
 
@@ -152,6 +172,7 @@ def conditions(run: Run) -> dict[str, Any]:
     """What all runs of a fair comparison share."""
     data = run.facts.get("data", {})
     return {
+        "main metric": run.metric.name,
         "data": data.get("checksum"),
         "split": data.get("split_fingerprint"),
         "source of the data": data.get("source"),

@@ -7,50 +7,59 @@ import io
 import math
 from collections.abc import Sequence
 
-from .results import Results, interval, percent, probability, sentences, signed
+from ..training.metric import number
+from .results import Results, probability, sentences
 from .runs import conditions, differing, own_settings
 
 Table = tuple[Sequence[str], list[list[str]]]
 
 
 def arms(results: Results) -> Table:
-    """One line an arm: accuracy, seeds, cost."""
-    header = ["arm", "test accuracy", "n", "left chance (95 % interval)", "majority class", "published"]
-    header += ["parameters", "steps/s", "CPU minutes", "peak MiB"]
-    threshold = results.plan.threshold
-    if threshold:
-        header.append(f"samples to {percent(threshold, 0)}")
+    """One line an arm: main metric, seeds, cost; then one line a reference score."""
+    units, threshold = results.units, results.plan.threshold
+    classes = units.metric.is_share
+    header = ["arm", f"test {units.metric.name}", "n"]
+    header += ["left chance (95 % interval)", "majority class"] if classes else ["r2 > 0 (95 % interval)", "r2"]
+    header += ["published", "parameters", "steps/s", "CPU minutes", "peak MiB"]
+    if threshold is not None:
+        header.append(f"samples to {units.value(threshold, 0)}")
     rows = []
     for arm in results.arms:
         if arm.summary is None:
             rows.append([arm.name, "no result", f"0 of {arm.planned}"] + ["-"] * (len(header) - 3))
             continue
-        spread = "" if arm.summary.n < 2 else f" ± {100 * arm.summary.deviation:.2f}"
         low, high = arm.chance_interval
         row = [
             arm.name,
-            f"{100 * arm.summary.mean:.2f}{spread} %",
+            units.mean(arm.summary.mean, arm.summary.deviation),
             str(arm.summary.n) if arm.summary.n == arm.planned else f"{arm.summary.n} of {arm.planned}",
             f"{arm.left_chance} of {arm.ended} ({100 * low:.0f} to {100 * high:.0f} %)",
-            percent(arm.majority),
+            units.value(arm.majority) if classes else _digits(arm.r2),
             published(arm.finished[0].experiment),
             f"{arm.parameters:,}",
             f"{arm.steps_per_second:.2f}",
             f"{arm.cpu_minutes:.1f}",
             f"{arm.peak_mib:,.0f}",
         ]
-        if threshold:
+        if threshold is not None:
             reached = arm.samples_to
             row.append(f"{reached[0]:,} ({reached[1]} of {arm.summary.n})" if reached else "not reached")
         rows.append(row)
+    for name, value in results.reference.items():
+        rows.append([f"{name} (reference)", units.value(value)] + ["-"] * (len(header) - 2))
     return header, rows
 
 
+def _digits(value: float) -> str:
+    return "-" if math.isnan(value) else number(value, 3)
+
+
 def differences(results: Results) -> Table:
-    """One line an arm: its paired difference from the baseline, in points of accuracy."""
+    """One line an arm: its paired difference from the baseline, in points of accuracy or in the metric itself."""
+    units = results.units
     header = [
         f"against {results.plan.baseline}",
-        "difference, points",
+        units.difference,
         "95 % interval (t)",
         "95 % interval (bootstrap)",
     ]
@@ -58,13 +67,13 @@ def differences(results: Results) -> Table:
     rows = [
         [
             name,
-            signed(found.mean),
-            interval(found.low, found.high),
-            interval(found.bootstrap_low, found.bootstrap_high),
+            units.signed(found.mean),
+            units.interval(found.low, found.high),
+            units.interval(found.bootstrap_low, found.bootstrap_high),
             probability(found.p),
             probability(found.corrected_p),
             probability(found.permutation_p),
-            "-" if math.isnan(found.detectable) else f"{100 * found.detectable:.2f}",
+            "-" if math.isnan(found.detectable) else units.size(found.detectable).removesuffix(" points"),
             str(found.n),
         ]
         for name, found in results.differences.items()
@@ -92,14 +101,14 @@ def runs(results: Results) -> Table:
     """One line a run, failed ones included."""
     header = ["arm", "seed", "status", "train", "val", "test", "majority", "steps", "fit seconds", "CPU seconds"]
     header += ["parameters", "peak MiB", "device", "torch", "commit", "data", "split", "settings", "reason"]
-    rows = []
+    rows, form = [], "f" if results.units.metric.is_share else "g"
     for run in results.runs:
         facts, data = run.facts, run.facts.get("data", {})
-        scores = [f"{run.score(split):.6f}" for split in ("train", "val", "test")] if run.finished else [""] * 3
+        scores = [f"{run.score(split):.6{form}}" for split in ("train", "val", "test")] if run.finished else [""] * 3
         rows.append(
             [
                 *(run.arm, str(run.seed), run.status, *scores),
-                f"{float(facts['metrics']['test']['majority']):.6f}" if run.finished else "",
+                "" if not run.finished or math.isnan(run.majority) else f"{run.majority:.6f}",
                 *(str(facts.get(key, "")) for key in ("steps", "fit_seconds", "fit_cpu_seconds", "parameters")),
                 f"{facts['peak_memory_bytes'] / 2**20:.0f}" if run.finished else "",
                 *(str(facts.get("device", "")), str(facts.get("versions", {}).get("torch", ""))),

@@ -1,4 +1,4 @@
-"""Equal tuning: the same number of trials for every arm, over declared ranges, judged by validation accuracy only.
+"""Equal tuning: the same number of trials for every arm, over declared ranges, judged by validation only.
 
 The trials of all arms are the same well-spread points (a scrambled Sobol sequence), so no arm gains from a luckier or a
 cleverer search, and all trials can run side by side. They run on a seed of their own, no seed of the comparison.
@@ -90,12 +90,13 @@ def trial_plan(plan: Plan, ranges: Mapping[str, Range], n: int) -> Plan:
 
 
 def tuned(plan: Plan, trials: Plan, runs: Sequence[Run], ranges: Mapping[str, Range], n: int) -> Plan:
-    """The plan with each arm at its best trial by validation accuracy (the first of equal ones).
+    """The plan with each arm at its best trial by the main metric of the validation (the first of equal ones).
 
     Raises:
         UsageError: no trial of an arm finished.
     """
-    scores = {run.arm: run.score("val") for run in runs if run.finished}
+    scores = {run.arm: _merit(run) for run in runs if run.finished}
+    metric = next((run.metric.name for run in runs if run.finished), "")
     arms = {}
     for arm in plan.arms:
         names = [name for number in range(n) if (name := trial_name(arm, number)) in scores]
@@ -104,13 +105,13 @@ def tuned(plan: Plan, trials: Plan, runs: Sequence[Run], ranges: Mapping[str, Ra
         arms[arm] = list(trials.arms[max(names, key=lambda name: scores[name])])
     told = "; ".join(f"{key} {r.low:g} to {r.high:g}{' (log)' if r.log else ''}" for key, r in ranges.items())
     sentence = (
-        f"each arm at its best of {n} trials, the same points for all, by validation accuracy on seed {SEED}: {told}"
+        f"each arm at its best of {n} trials, the same points for all, by validation {metric} on seed {SEED}: {told}"
     )
     return replace(plan, arms=arms, tuning=sentence)
 
 
 def table(plan: Plan, runs: Sequence[Run], n: int) -> tuple[list[str], list[list[str]]]:
-    """One line a trial: arm, number, settings of its own, validation accuracy or why there is none."""
+    """One line a trial: arm, number, settings of its own, validation score or why there is none."""
     by_arm = {run.arm: run for run in runs}
     rows = []
     for arm, settings in plan.arms.items():
@@ -118,9 +119,16 @@ def table(plan: Plan, runs: Sequence[Run], n: int) -> tuple[list[str], list[list
             run = by_arm.get(trial_name(arm, number))
             if run is not None:
                 own = " ".join(text for text in run.facts.get("overrides", []) if text not in settings)
-                score = f"{run.score('val'):.4f}" if run.finished else run.reason
+                score = run.metric.shown(run.score("val")) if run.finished else run.reason
                 rows.append([arm, str(number), own, score])
-    return ["arm", "trial", "settings", "validation accuracy"], rows
+    metric = next((run.metric.name for run in runs if run.finished), "score")
+    return ["arm", "trial", "settings", f"validation {metric}"], rows
+
+
+def _merit(run: Run) -> float:
+    """How good a trial is, the more the better; one without a number is the worst."""
+    gain = run.metric.gain(run.score("val"), 0.0)
+    return -math.inf if math.isnan(gain) else gain
 
 
 def trial_name(arm: str, number: int) -> str:

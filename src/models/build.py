@@ -15,7 +15,9 @@ from ..registry import check_options, import_plugins, layers
 from .backbone import SequenceModel, check_depth
 
 # What a model is told by its dataset rather than by the configuration.
-DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task")
+DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task", "d_target", "per_position", "causal")
+# Facts that checkpoints of version 0.1 lack, and what they were then.
+_LATER_FACTS = {"d_target": None, "per_position": False, "causal": False}
 _PREFIX = "model."
 # What is needed of a checkpoint.
 _ENTRIES = {"run.config": Mapping, "run.config.model": Mapping, "run.data": Mapping, "state_dict": Mapping}
@@ -46,8 +48,8 @@ def build_model(node: Mapping[str, Any], facts: Mapping[str, Any]) -> SequenceMo
     return SequenceModel(**node, **facts)
 
 
-def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Sequence[float] = ()) -> None:
-    """Build one block of a model, so that a wrong name, option or value is told before data is made.
+def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Sequence[float] = ()) -> SequenceModel:
+    """Build one block of a model, so that a wrong name, option or value is told before data is made; returns it.
 
     Args:
         node: the `model` node of a configuration.
@@ -62,6 +64,7 @@ def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Se
     model = build_model({**node, "n_layers": min(1, node.get("n_layers", 1))}, facts).eval()
     for dt_scale in set(dt_scales) - {1.0}:
         _try_step(model, dt_scale, facts["d_input"])
+    return model
 
 
 def _try_step(model: SequenceModel, dt_scale: float, d_input: int | None) -> None:
@@ -90,6 +93,7 @@ def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
     stored = read_checkpoint(path)
     check_entries(path, stored, _ENTRIES)
     config, facts = stored["run"]["config"], stored["run"]["data"]
+    facts = {**_LATER_FACTS, **facts}
     if set(facts) != set(DATA_FACTS):
         raise UsageError(
             f"{str(path)!r} describes its data by {', '.join(sorted(map(str, facts))) or 'nothing'}, and needed are "

@@ -13,8 +13,10 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from rich.console import Console
 
 from ..checkpoint import read_checkpoint
+from ..config import TrainingConfig
 from ..errors import UsageError
 from ..files import WriteFailed, atomic_write
+from .metric import Metric
 from .signals import Signals, Stop
 
 # The entry of a checkpoint that says that a validation has begun and not ended.
@@ -44,23 +46,24 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class BestCheckpoint(callbacks.ModelCheckpoint):
-    """best.ckpt, rewritten after a validation when `val/accuracy` is higher than ever before.
+    """best.ckpt, rewritten after a validation when the main metric is better than ever before.
 
     A run that is resumed in a folder that was moved keeps its best value and finds its file there. One whose file is
     lost begins its search for the best anew, and says so.
 
     Args:
         folder: of the checkpoints.
+        metric: the main metric of the task.
         console: to say it; None in all processes but the first.
     """
 
-    def __init__(self, folder: Path, console: Console | None):
+    def __init__(self, folder: Path, metric: Metric, console: Console | None):
         self._console = console
         super().__init__(
             dirpath=folder,
             filename="best",
-            monitor="val/accuracy",
-            mode="max",
+            monitor=f"val/{metric.name}",
+            mode=metric.mode,
             save_top_k=1,
             save_on_train_epoch_end=False,
             enable_version_counter=False,
@@ -116,7 +119,7 @@ class StepCheckpoints:
 
 
 class LastCheckpoint(callbacks.Checkpoint):
-    """last.ckpt: after every validation, every `minutes`, and when a signal has come, after which the run stops.
+    """last.ckpt: after every validation, every `checkpoint_minutes`, and when a signal has come, after which the run stops.
 
     The checkpoints of single steps are written here too, at the same moments.
 
@@ -127,15 +130,15 @@ class LastCheckpoint(callbacks.Checkpoint):
     Args:
         folder: of the checkpoints.
         signals: of the run; deferred, they stop it where this callback asks for them.
-        minutes: between two files; None for only at validations.
-        steps: the checkpoints of single steps.
+        training: how often (checkpoint_minutes, checkpoint_steps, keep_checkpoints).
     Attributes:
         step: the optimizer step of the file that this run has written; None before.
         started: whether the fit has got to its steps, that is, a checkpoint to resume has been restored.
     """
 
-    def __init__(self, folder: Path, signals: Signals, minutes: float | None, steps: StepCheckpoints):
-        self._path, self._signals, self._steps = folder / "last.ckpt", signals, steps
+    def __init__(self, folder: Path, signals: Signals, training: TrainingConfig):
+        self._path, self._signals, minutes = folder / "last.ckpt", signals, training.checkpoint_minutes
+        self._steps = StepCheckpoints(folder, training.checkpoint_steps, training.keep_checkpoints)
         self._seconds = None if minutes is None else 60 * minutes
         self.step: int | None = None
         self.started = False

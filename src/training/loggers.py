@@ -17,6 +17,7 @@ from typing import Any
 
 from ..errors import UsageError, unknown
 from ..files import write_text
+from .record import Metrics
 
 # name -> (module that must be there, lightning's class)
 _KINDS = {
@@ -64,12 +65,13 @@ class Loggers:
         self._chosen, self._folder, self._say = chosen, folder, say
         self._open: dict[str, Any] = {}
 
-    def begin(self, config: Mapping[str, Any]) -> None:
-        """Start the loggers, and tell them the configuration.
+    def begin(self, config: Mapping[str, Any], metrics: Metrics) -> None:
+        """Start the loggers, tell them the configuration, and from then on each new row of `metrics`.
 
         Raises:
             UsageError: one that does not start.
         """
+        metrics.told = self.row
         path = self._folder / "loggers.json"
         # Services refuse to be told the configuration of a run again: where it ends may have changed.
         resumed = path.exists()

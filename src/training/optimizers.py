@@ -108,9 +108,9 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimizer of a configuration over the groups. Parameters are real, as second moments and Muon need them.
 
-    `fused` runs torch's one kernel a group instead of a dozen operations a parameter, where the optimizer has one (Adam,
-    AdamW, SGD, Adagrad); equal up to rounding, on a CPU a quarter of the time. Lightning does not clip gradients with
-    it under mixed precision.
+    `fused` runs torch's one kernel a group instead of a dozen operations a parameter, where the optimizer has one
+    (Adam, AdamW, SGD, Adagrad); equal up to rounding, on a CPU a quarter of the time. Lightning does not clip gradients
+    with it under mixed precision.
     """
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in config.options.items()}
     # None is torch's own choice among the others.

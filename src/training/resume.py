@@ -20,10 +20,12 @@ WHERE = (
 )
 # When it ends, and what is kept until then.
 _WHEN = (
-    *("training.max_epochs", "training.max_steps", "training.max_minutes", "training.target_accuracy"),
+    *("training.max_epochs", "training.max_steps", "training.max_minutes", "training.target"),
     *("training.patience", "training.min_delta", "training.requeue"),
     *("training.checkpoint_minutes", "training.checkpoint_steps", "training.keep_checkpoints"),
 )
+# The name of training.target in checkpoints of version 0.1.
+_FORMER = ("training.target_accuracy",)
 # What it says.
 SAYS = (
     *("trainer.log_every_n_steps", "trainer.progress_bar", "trainer.progress_seconds"),
@@ -31,7 +33,7 @@ SAYS = (
     "logger",
 )
 # What a continued run may have otherwise and still be the same run; every other key must be as it was.
-_FREE = (*WHERE, *_WHEN, *SAYS)
+_FREE = (*WHERE, *_WHEN, *_FORMER, *SAYS)
 
 # What lightning and this program read of a checkpoint.
 _ENTRIES = {

@@ -13,19 +13,21 @@ from typing import Any, NoReturn
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
-from torch import nn
 
 from ..config import Config
 from ..data.base import SPLITS
+from ..data.contract import check_reference
 from ..errors import RunFailed, UsageError
 from ..files import WriteFailed, remove_leftovers, write_text
+from ..models.backbone import SequenceModel
 from .allocator import keep_freed_memory
 from .callbacks import ChanceHint, Curves
-from .checkpoints import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint, StepCheckpoints
+from .checkpoints import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .console import RunConsole
 from .data import Loaders
 from .lock import lock_folder, unlock_folder
 from .loggers import Loggers
+from .metric import MAIN
 from .module import Classifier
 from .processes import Watch, children_of, is_first
 from .progress import ProgressBar, ProgressLines
@@ -36,6 +38,7 @@ from .seeding import seed_all
 from .signals import Interrupted, Signals, Stop, name
 from .stopping import stops
 from .table import group_table, result_table, summary
+from .tasks import build_task, values_a_sample
 from .trainer import make_trainer, step_counts
 
 _SPACE = "Free some space or mend the folder first; nothing half-written is left under a final name."
@@ -203,19 +206,17 @@ class Session:
             self._watch.kill()
             os._exit(1)
 
-    def build(self, make_model: Callable[[], nn.Module], data: Any, facts: dict[str, Any]) -> None:
+    def build(self, make_model: Callable[[], SequenceModel], data: Any, facts: dict[str, Any]) -> None:
         """Model, groups, loaders and trainer for prepared data."""
         config, training = self.config, self.config.training
-        self._metrics = Metrics(self.run_dir / "metrics.csv", self._first)
-        if self._first:
-            self._loggers.begin(asdict(config))
-            self._metrics.told = self._loggers.row
+        metric = MAIN[data.task]
+        self._metrics = Metrics(self.run_dir / "metrics.csv", self._first, metric.name)
+        self._loggers.begin(asdict(config), self._metrics)
         self._loaders = Loaders(data, training, config.seed)
-        self._curves = Curves(self._metrics, self._console, config.trainer.log_every_n_steps)
+        self._curves = Curves(self._metrics, metric, self._console, config.trainer.log_every_n_steps)
         folder = self.run_dir / "checkpoints"
-        self._best = BestCheckpoint(folder, self._console)
-        steps = StepCheckpoints(folder, training.checkpoint_steps, training.keep_checkpoints)
-        self._last = LastCheckpoint(folder, self._signals, training.checkpoint_minutes, steps)
+        self._best = BestCheckpoint(folder, metric, self._console)
+        self._last = LastCheckpoint(folder, self._signals, training)
         callbacks = [
             self._curves,
             ChanceHint(training.stuck_steps, data.n_classes, self._console),
@@ -223,10 +224,10 @@ class Session:
             # After the other, so that what is resumed knows of the best.
             self._last,
             LambdaCallback(setup=lambda trainer, *_, **__: self._watch.begin(children_of(trainer))),
-            *stops(training, self._best, self._console),
+            *stops(training, metric, self._console),
         ]
         if config.trainer.progress_bar and self._console is not None and self._console.is_terminal:
-            callbacks.append(ProgressBar())
+            callbacks.append(ProgressBar(metric))
         self._trainer = make_trainer(config, self.run_dir, callbacks)
         self._trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         if self._trainer.strategy.root_device.type == "cpu":
@@ -236,11 +237,13 @@ class Session:
         # A short run has a curve too, of some fifty points.
         self._curves.every = min(self._curves.every, max(1, steps // 50))
         if not self._trainer.progress_bar_callback and config.trainer.progress_seconds is not None and self._console:
-            self._trainer.callbacks.append(ProgressLines(config.trainer.progress_seconds, self._console, steps))
+            self._trainer.callbacks.append(ProgressLines(config.trainer.progress_seconds, self._console, steps, metric))
         dt_scales = {split: data.dt_scale(split) for split in SPLITS}
         seed_all(config.seed, "weights")
+        model = make_model()
         self._module = Classifier(
-            make_model(),
+            model,
+            build_task(data, model.output, model.quantiles, training.loss),
             config.optimizer,
             config.scheduler,
             config.seed,
@@ -248,7 +251,7 @@ class Session:
             per_epoch,
             run={"config": asdict(config), "data": facts, "world": world, "steps": steps},
             dt_scales=dt_scales,
-            batch_size=training.batch_size,
+            batch_targets=training.batch_size * values_a_sample(data),
         )
         if self._checkpoint is not None:
             self._continue(self._checkpoint, world, steps)
@@ -260,6 +263,8 @@ class Session:
         self._print(group_table(groups))
         self._record.update(
             data=data.describe(),
+            metric=asdict(metric),
+            reference=check_reference(data) if self._first else {},
             dt_scales=dt_scales,
             device=device,
             processes=world,
@@ -274,7 +279,7 @@ class Session:
         return self._trainer
 
     def fit(self) -> None:
-        """Train; the checkpoint of the highest validation accuracy is kept."""
+        """Train; the checkpoint with the best main metric of a validation is kept."""
         started, cpu_started = time.monotonic(), time.process_time()
         self._signals.deferring = True
         self._signals.check()
@@ -315,7 +320,7 @@ class Session:
 
     def test(self) -> None:
         """Score the selected checkpoint on training samples, the validation and the test split."""
-        selected, rule = self._best.best_model_path, "best validation accuracy"
+        selected, rule = self._best.best_model_path, f"best validation {self._module.task.metric.name}"
         if not selected:
             # A resumed run whose best.ckpt was lost, with no validation left to it.
             selected, rule = str(self.run_dir / "checkpoints" / "last.ckpt"), "last checkpoint, the best one was lost"
@@ -331,7 +336,7 @@ class Session:
         self._record.update(
             selected=f"{rule} (step {step})",
             selected_checkpoint=selected,
-            metrics={name: asdict(result) for name, result in self._module.results.items()},
+            metrics=self._module.results,
         )
 
     def finish(self, seconds: float) -> dict[str, Any]:
@@ -392,5 +397,4 @@ class Session:
 
     def _print(self, what: Any) -> None:
         if self._console is not None:
-            # Settings may hold brackets, which are no markup.
             self._console.print(what, highlight=False, markup=False)

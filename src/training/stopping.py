@@ -10,20 +10,20 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..config import TrainingConfig
 from .callbacks import StepLimit, TargetReached, TimeLimit
-from .checkpoints import BestCheckpoint
+from .metric import Metric
 
 
-def stops(training: TrainingConfig, best: BestCheckpoint, console: Console | None) -> list[Callback]:
+def stops(training: TrainingConfig, metric: Metric, console: Console | None) -> list[Callback]:
     """The callbacks that a configuration asks for: ends of the fit, and the average of the weights."""
     found: list[Callback] = []
     if training.max_steps is not None:
         found.append(StepLimit(training.max_steps))
     if training.max_minutes is not None:
         found.append(TimeLimit(training.max_minutes, console))
-    if training.target_accuracy is not None:
-        found.append(TargetReached(training.target_accuracy, console))
+    if training.target is not None:
+        found.append(TargetReached(training.target, metric, console))
     if training.patience is not None:
-        found.append(Patience(training.patience, training.min_delta, best.monitor, best.mode, console))
+        found.append(Patience(training.patience, training.min_delta, metric, console))
     if training.ema_decay is not None:
         found.append(WeightAverage(training.ema_decay))
     return found
@@ -34,12 +34,18 @@ class Patience(callbacks.EarlyStopping):
 
     Args:
         patience, min_delta: those of now, also after a resume with others.
-        monitor, mode: the main metric of the validation, as `BestCheckpoint` has them.
+        metric: the main metric of the task.
         console: to say it; None in all processes but the first.
     """
 
-    def __init__(self, patience: int, min_delta: float, monitor: str, mode: str, console: Console | None):
-        super().__init__(monitor, min_delta=min_delta, patience=patience, mode=mode, check_on_train_epoch_end=False)
+    def __init__(self, patience: int, min_delta: float, metric: Metric, console: Console | None):
+        super().__init__(
+            f"val/{metric.name}",
+            min_delta=min_delta,
+            patience=patience,
+            mode=metric.mode,
+            check_on_train_epoch_end=False,
+        )
         self._console = console
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -8,11 +8,14 @@ from typing import Any
 
 import yaml
 
-COLUMNS = "epoch,step,seconds,split,loss,accuracy,lr\n"
-
 
 def make_run(folder: Path, test: float, seed: int = 0, status: str = "finished", **changes: Any) -> Path:
-    """A run with this test accuracy; `changes` replace facts of the record, or settings where the key has a dot."""
+    """A run with this test accuracy; `changes` replace facts of the record, or settings where the key has a dot.
+
+    With metric={"name": "mse", ...} it is one of regression, which comes nearer to the score from above.
+    """
+    name = changes.get("metric", {"name": "accuracy"})["name"]
+    others = {"majority": 0.2} if name == "accuracy" else {"r2": 0.3}
     facts = {
         "status": status,
         "started": f"2026-01-01T00:00:0{seed}",
@@ -33,10 +36,7 @@ def make_run(folder: Path, test: float, seed: int = 0, status: str = "finished",
         "total_seconds": 12.0,
         "samples_per_second": 8.0,
         "peak_memory_bytes": 2**20,
-        "metrics": {
-            split: {"accuracy": test, "loss": 1.0, "majority": 0.2, "samples": 1000}
-            for split in ("train", "val", "test")
-        },
+        "metrics": {split: {name: test, "loss": 1.0, "samples": 1000, **others} for split in ("train", "val", "test")},
     }
     settings = {"seed": seed, "model": {"layer": {"name": "s5"}}, "training": {"batch_size": 4}, "trainer": {}}
     for key, value in changes.items():
@@ -50,6 +50,7 @@ def make_run(folder: Path, test: float, seed: int = 0, status: str = "finished",
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(json.dumps(facts))
     (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-    rows = "".join(f"0,{step},{step / 2},val,1.0,{test * step / 20},0.1\n" for step in (5, 10, 15, 20))
-    (folder / "metrics.csv").write_text(COLUMNS + rows)
+    values = {step: test * (step / 20 if name == "accuracy" else 20 / step) for step in (5, 10, 15, 20)}
+    rows = "".join(f"0,{step},{step / 2},val,1.0,{value},0.1\n" for step, value in values.items())
+    (folder / "metrics.csv").write_text(f"epoch,step,seconds,split,loss,{name},lr\n{rows}")
     return folder

@@ -110,7 +110,7 @@ def test_every_ablation_composes(name):
     progress.check(plan)
 
 
-@pytest.mark.parametrize("task,experiment", [("listops", "lra/s5-listops"), ("proxy/adding", "proxy/s5-adding")])
+@pytest.mark.parametrize(("task", "experiment"), [("listops", "lra/s5-listops"), ("proxy/adding", "proxy/s5-adding")])
 def test_a_task_may_name_its_suite(task, experiment):
     assert ablation("layers", task)["arms"]["s5"] == [f"experiment={experiment}"]
 

@@ -11,6 +11,7 @@ from fractal_ssm.config import compose
 from fractal_ssm.train import run
 from fractal_ssm.training import loggers
 from fractal_ssm.training.loggers import Loggers, check_loggers
+from fractal_ssm.training.record import Metrics
 
 
 def test_the_group_composes_one_or_several():
@@ -83,7 +84,7 @@ def test_a_service_that_dies_ends_no_run(tmp_path, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(loggers, "_make", lambda *_: Dying())
     told = Loggers({"tensorboard": {}}, tmp_path, said.append)
-    told.begin({})
+    told.begin({}, Metrics(tmp_path / "metrics.csv"))
     for step in (1, 2):
         told.row({"epoch": 0, "step": step, "seconds": 0.1, "split": "val", "loss": 1.0, "accuracy": 0.5, "lr": 0.1})
     told.finish("finished")
@@ -96,4 +97,4 @@ def test_a_logger_that_does_not_start_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loggers, "_make", broken)
     with pytest.raises(UsageError, match="logger=mlflow does not start: PermissionError: closed"):
-        Loggers({"mlflow": {}}, tmp_path, print).begin({})
+        Loggers({"mlflow": {}}, tmp_path, print).begin({}, Metrics(tmp_path / "metrics.csv"))

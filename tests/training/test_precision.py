@@ -21,7 +21,7 @@ def test_float16_is_refused_on_a_cpu():
 
 def test_a_scale_that_has_vanished_is_told():
     check_scale(2.0**16, 3)
-    with pytest.raises(NotFinite, match="at step 3, although the loss is scaled by .* bf16-mixed"):
+    with pytest.raises(NotFinite, match="(?s)at step 3, although the loss is scaled by 0.0005.*bf16-mixed"):
         check_scale(2.0**-11, 3)
 
 
@@ -33,10 +33,10 @@ def losses(layer: str, enabled: bool) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     inputs = torch.randint(4, (16, 32))
     found = []
-    for _ in range(8):
+    for _ in range(15):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             logits = model(inputs)
-        loss = torch.nn.functional.cross_entropy(logits.float(), inputs[:, 0] % 2)
+        loss = torch.nn.functional.cross_entropy(logits.float(), (inputs % 2).float().mean(1).round().long())
         optimizer.zero_grad()
         loss.backward()
         assert all(p.grad is None or p.grad.dtype == torch.float32 for p in model.parameters())
