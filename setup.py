@@ -52,7 +52,6 @@ setup(
         "tensorboard": ["tensorboard>=2.18"],
         "wandb": ["wandb>=0.19"],
         "mlflow": ["mlflow-skinny>=3.0"],
-        "digits": ["scikit-learn>=1.5"],
         "sweep": ["hydra-joblib-launcher>=1.2", "hydra-submitit-launcher>=1.2"],
     },
     entry_points={"console_scripts": ["fractal-train=fractal_ssm.train:main"]},

@@ -81,7 +81,7 @@ def complaint(*overrides: str, config_dir: Path | None = None) -> str:
         ("imports={a:1}", "imports takes a list, imports=[...], got {a:1}."),
         ("experiment=", "'experiment' is chosen by name, experiment=NAME, got nothing. The"),
         ("experiment={a:1}", "'experiment' is chosen by name, experiment=NAME. The"),
-        ("budget=", "'budget' is chosen by name, budget=NAME, got nothing. Known: cpu, full, smoke."),
+        ("budget=", "'budget' is chosen by name, budget=NAME, got nothing. Known: cpu, evening, full, smoke."),
         ("dataset=[cifar]", "'dataset' is chosen by name, dataset=NAME. Known: aan, cifar,"),
         ("~model", "'model' is chosen by name, model=NAME. Known: dss,"),
         ("dataset=signs", "What a module of imports=[...] registers needs none: dataset.name=signs."),

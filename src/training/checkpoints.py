@@ -119,7 +119,7 @@ class StepCheckpoints:
 
 
 class LastCheckpoint(callbacks.Checkpoint):
-    """last.ckpt: after every validation, every `checkpoint_minutes`, and when a signal has come, after which the run stops.
+    """last.ckpt: after every validation, every `checkpoint_minutes`, and at a signal, after which the run stops.
 
     The checkpoints of single steps are written here too, at the same moments.
 
