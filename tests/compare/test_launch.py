@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fractal_ssm.compare.__main__ import make_plan, parse
+from fractal_ssm.compare.launch import missing, sweeps
 from fractal_ssm.compare.plan import Plan
+from fractal_ssm.config import compose
 
 TOYS = Path(__file__).parent.parent / "training"
 _PARENT = """
@@ -60,3 +63,11 @@ def test_a_launcher_of_hydra_makes_the_runs(tmp_path, launcher):
     assert done.returncode == 0, done.stdout + done.stderr
     plan = Plan("toy", "", {"toy": ["experiment=toy"]}, "toy", [0, 1])
     assert [run.status for run in plan.runs(tmp_path / "results")] == ["finished"] * 2
+
+
+def test_folders_of_the_user_reach_the_runs(tmp_path):
+    plan = make_plan(parse(["experiments=toy", "seeds=1", "--config-dir", str(TOYS / "user_configs")]))
+    assert compose(plan.overrides("toy", 0)).imports == ["toy_parts"]
+    (job,) = missing(plan, tmp_path)
+    assert f"hydra.searchpath=[file://{TOYS / 'user_configs'}]" in job.command
+    assert any(f"{TOYS / 'user_configs'}" in word for word in sweeps(plan, [job], "joblib")[0])
