@@ -35,7 +35,7 @@ setup(
         "numba>=0.61",
         "pykeops>=2.3",
         "hydra-core>=1.3.2,<1.4",
-        "lightning>=2.5",
+        "lightning>=2.6",
         "matplotlib>=3.9",
         "pillow>=10.4",
         "rich>=13",
@@ -52,6 +52,9 @@ setup(
         ],
         # Real series that ship in packages; the UCR sets come with `pip install --no-deps sktime`.
         "series": ["arch>=7", "statsmodels>=0.14.4", "heartpy>=1.2.7"],
+        "tensorboard": ["tensorboard>=2.18"],
+        "wandb": ["wandb>=0.19"],
+        "mlflow": ["mlflow-skinny>=3.0"],
         "sweep": ["hydra-joblib-launcher>=1.2", "hydra-submitit-launcher>=1.2"],
     },
     entry_points={"console_scripts": ["fractal-train=fractal_ssm.train:main"]},

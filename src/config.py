@@ -21,7 +21,11 @@ from .ranges import check_numbers
 
 ROLES = ("A", "B", "C", "D", "dt")
 SCHEDULES = ("cosine", "cosine-s5", "inverse-sqrt", "constant")
-PRECISIONS = ("32-true", "64-true", "bf16-mixed")
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
+# Those of torch, in lower case, but LBFGS (it evaluates the loss anew) and SparseAdam (no gradient here is sparse).
+OPTIMIZERS = ("adamw", "adam", "nadam", "radam", "adamax", "sgd", "muon", "adafactor", "adagrad", "adadelta")
+OPTIMIZERS += ("rmsprop", "rprop", "asgd")
+LOGGERS = ("tensorboard", "wandb", "mlflow")
 ACCELERATORS = ("auto", "cpu", "gpu")
 STRATEGIES = ("auto", "ddp")
 # Keys of earlier versions, and what to say instead.
@@ -33,15 +37,20 @@ RENAMED = {
 
 @dataclass
 class OptimizerConfig:
-    """AdamW over parameter groups that follow from each parameter's role (`SequenceLayer.roles`).
+    """An optimizer of torch over parameter groups that follow from each parameter's role (`SequenceLayer.roles`).
 
+    name: of torch's class, in lower case, one of `OPTIMIZERS`. "muon" takes the matrices of the blocks; the parameters
+        of the sequence layers, vectors, encoder and head are then AdamW's.
     lr, weight_decay: of every parameter that is not treated apart below.
     ssm_lr: learning rate of the roles in `ssm_roles`; None means `lr`.
     ssm_roles: roles trained at `ssm_lr`, out of A, B, C, D, dt.
     undecayed_roles: roles without weight decay, whatever their learning rate.
     decay_norm_and_bias: whether norms and biases between encoder and decoder are decayed too.
+    betas, eps: of the Adams, of AdamW beside Muon; eps of RMSprop, Adagrad and Adadelta too.
+    options: what else the optimizer takes, by torch's names: optimizer.options.momentum=0.9.
     """
 
+    name: str = "adamw"
     lr: float = 1e-3
     weight_decay: float = 0.05
     ssm_lr: Optional[float] = 1e-3
@@ -50,6 +59,7 @@ class OptimizerConfig:
     decay_norm_and_bias: bool = False
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
     eps: float = 1e-8
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -76,6 +86,9 @@ class TrainerConfig:
     """Where and how the steps are run; the names are those of lightning's Trainer.
 
     num_nodes: machines of a cluster; SLURM or torchrun starts the processes.
+    precision: "32-true", "64-true", or 16 bits beside float32: "bf16-mixed" (GPU and CPU), "16-mixed" (GPU; the loss is
+        scaled). Then matrix products and convolutions of the dense parts are in 16 bits; parameters and their
+        gradients, optimizer states, the state space models, norms and the loss stay in float32.
     gradient_clip_val: largest norm of the gradient of a step, taken after accumulation; None for no clipping.
     accumulate_grad_batches: batches a step, on every process, at most those of an epoch. The gradient is the mean over
         their samples, as of one large batch, also where batches differ in size and where an epoch ends inside a step.
@@ -104,7 +117,13 @@ class TrainingConfig:
     batch_size: samples a batch and device; eval_batch_size: the same for validation and test, None for batch_size.
     max_epochs, max_steps: training ends at whichever comes first; at least one of them.
     max_minutes: wall-clock limit of the fit; what was reached by then is validated and tested.
+    patience: the fit ends after so many validations in a row without a better one; None for no such end.
+    min_delta: by how much a validation must be better to count for `patience`.
+    ema_decay: d in (0, 1): validated, tested and kept as weights is the average w <- d w + (1 - d) (weights of the
+        step), batch norms' statistics included; None for the weights themselves. Training goes on from its own weights.
     checkpoint_minutes: last.ckpt is written at least so often, besides after every validation; None for only then.
+    checkpoint_steps: every so many optimizer steps a checkpoint of its own is kept, step-<step>.ckpt; None for none.
+    keep_checkpoints: how many of those stay, the newest; None for all.
     requeue: for SLURM: after SIGUSR1 the job is queued again (`scontrol requeue`), and a command whose run folder holds
         last.ckpt goes on from it. The folder is then named after the job unless hydra.run.dir says otherwise.
     loss: of regression with model.output=point: "mse" (also null), "mae" or "huber", which is squared up to an error of
@@ -123,7 +142,12 @@ class TrainingConfig:
     max_epochs: Optional[int] = 10
     max_steps: Optional[int] = None
     max_minutes: Optional[float] = None
+    patience: Optional[int] = None
+    min_delta: float = 0.0
+    ema_decay: Optional[float] = None
     checkpoint_minutes: Optional[float] = 10.0
+    checkpoint_steps: Optional[int] = None
+    keep_checkpoints: Optional[int] = None
     requeue: bool = False
     loss: Optional[str] = None
     target: Optional[float] = None
@@ -144,6 +168,7 @@ class Config:
     data_dir: root of all data; a relative path counts from where the command was started.
     runs_dir: where run folders are made, likewise.
     resume: a checkpoint of an earlier run (`.../checkpoints/last.ckpt`), continued in its own folder.
+    logger: services that are told what metrics.csv is told, name -> options (configs/logger).
     """
 
     seed: int = 0
@@ -155,6 +180,7 @@ class Config:
     dataset: dict[str, Any] = field(default_factory=dict)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    logger: dict[str, Any] = field(default_factory=dict)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
@@ -162,9 +188,9 @@ class Config:
 def register_schema() -> None:
     """Make the typed root known to hydra as `schema`, and the functions that name a run folder."""
     schema = OmegaConf.structured(Config)
-    for node in ("model", "dataset"):
+    for node in (schema.model, schema.dataset, schema.optimizer.options, schema.logger):
         # Their options are those of the chosen part, so `model.layer.alpha.name=x` needs no `+`.
-        OmegaConf.set_struct(schema[node], False)
+        OmegaConf.set_struct(node, False)
     ConfigStore.instance().store("schema", schema)
     OmegaConf.register_new_resolver("run_name", _run_name, replace=True)
     OmegaConf.register_new_resolver("run_folder", _run_folder, replace=True)
@@ -263,6 +289,9 @@ def validate(config: Config) -> None:
     for key in ("ssm_roles", "undecayed_roles"):
         for role in getattr(optimizer, key):
             _one_of(f"optimizer.{key}: role", role, ROLES)
+    _one_of("optimizer.name", optimizer.name, OPTIMIZERS)
+    for logger in config.logger:
+        _one_of("logger", logger, LOGGERS)
     _one_of("scheduler.name", scheduler.name, SCHEDULES)
     _one_of("trainer.precision", trainer.precision, PRECISIONS)
     _one_of("trainer.accelerator", trainer.accelerator, ACCELERATORS)

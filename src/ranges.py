@@ -107,7 +107,12 @@ RANGES: dict[str, Range] = {
     "training.max_epochs": _count(1),
     "training.max_steps": _count(1, _LARGEST_STEP),
     "training.max_minutes": Range(0, 1e9),
+    "training.patience": _count(1),
+    "training.min_delta": Range(0, 1e9),
+    "training.ema_decay": Range(0, 1, open_low=True, open_high=True, hint="Usual are 0.99 to 0.9999."),
     "training.checkpoint_minutes": Range(0, 1e9),
+    "training.checkpoint_steps": _count(1, _LARGEST_STEP),
+    "training.keep_checkpoints": _count(1),
     "training.target": Range(0, open_low=True, hint="It is a value of the main metric."),
     "training.num_workers": _count(
         0, _MOST_WORKERS, hint=f"Each is a process, and this machine has {os.cpu_count() or 1} core(s)."

@@ -85,6 +85,12 @@ def sweep_table() -> Iterator[Sweep]:
         yield sweep
         if _held:
             raise _held[0]
+        folder = SweepFolder.folder
+        if folder is not None and not any(path.is_dir() or path.match(_OUTCOME.format("*")) for path in _in(folder)):
+            raise UsageError(
+                "The sweep (-m) has no job: one of its keys has no value, as seed=range(0,0) has none. Give each key "
+                "one at least, such as seed=0,1,2 or seed=range(0,3)."
+            )
     finally:
         outcomes = [] if SweepFolder.folder is None else _collect(SweepFolder.folder)
         if outcomes:
@@ -101,6 +107,10 @@ def validation_score(facts: Mapping[str, Any]) -> tuple[str, float]:
     name = facts["metric"]["name"]
     direction = "higher" if facts["metric"]["higher_is_better"] else "lower"
     return f"{name}, {direction} is better", float(facts["metrics"]["val"][name])
+
+
+def _in(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def run_job(run: Callable[[], Mapping[str, Any]], hydra_config: Any) -> float:

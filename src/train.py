@@ -77,7 +77,9 @@ def _main(traceback_wanted: bool) -> int:
         _check_working_folder()
         sys.argv = [sys.argv[0], *in_order(sys.argv[1:])]
         sys.argv += _deletions(sys.argv[1:])
-        with sweep_table() as sweep, package_found(sys.argv[1:]):
+        with sweep_table() as sweep, package_found(sys.argv[1:]), warnings.catch_warnings():
+            # Hydra leaves out such a folder and goes on.
+            warnings.filterwarnings("error", "provider=.* is not available", UserWarning)
             _job()
         sys.stdout.flush()
         return sweep.status
@@ -89,6 +91,15 @@ def _main(traceback_wanted: bool) -> int:
         return _told("Error: a value is nested too deep, or an interpolation ${...} leads back to itself.", 2)
     except UsageError as error:
         return _told(f"Error: {brief(str(error))}", 2)
+    except UserWarning as warning:
+        place = re.search(r"path=(.*) is not available", str(warning))
+        if place is None:
+            raise
+        return _told(
+            f"Error: hydra.searchpath names {place[1]}, and there is no such folder or package. It takes "
+            f"file:///path/of/a/folder or pkg://my_package.configs.",
+            2,
+        )
     except RunFailed as error:
         return _told(f"Stopped: {error}", 1)
     except WriteFailed as error:
@@ -197,10 +208,14 @@ def _session(
     # Validate first: importing lightning takes seconds.
     from .data.contract import check_prepared
     from .models.build import build_model, data_facts
+    from .training.loggers import check_loggers
+    from .training.optimizers import check_optimizer_config
     from .training.session import Session
     from .training.trainer import check_devices
 
     check_devices(config)
+    check_optimizer_config(config.optimizer)
+    check_loggers(config.logger)
     session = Session(config, run_dir)
     session.begin(to_yaml(config), choices, overrides)
     with session.recording_failures(), warnings.catch_warnings():

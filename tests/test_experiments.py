@@ -13,7 +13,8 @@ from fractal_ssm.config import compose
 from fractal_ssm.data.base import SPLITS
 from fractal_ssm.models.build import build_model, check_model, data_facts
 from fractal_ssm.train import build_data
-from fractal_ssm.training.optim import build_optimizer, parameter_groups
+from fractal_ssm.training.optim import parameter_groups
+from fractal_ssm.training.optimizers import build_optimizer
 from fractal_ssm.training.tasks import build_task
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -66,6 +67,23 @@ def test_full_size_builds(name):
 def test_cpu_budget_builds(name):
     config = compose([f"experiment={name}", "budget=cpu"])
     check(config, build_data(config))
+
+
+EVENING = [name for name in EXPERIMENTS if name.rsplit("-", 1)[-1] in ("listops", "pathfinder", "smnist")]
+
+
+@pytest.mark.parametrize("name", EVENING)
+def test_evening_budget_builds(name):
+    config = compose([f"experiment={name}", "budget=evening"])
+    check(config, build_data(config))
+    # The arms of a comparison share the size of the model, the amount of data and the steps.
+    assert [config.model[key] for key in ("d_model", "n_layers")] == [64, 4]
+    assert config.training.max_steps is None and config.training.target is None
+    if name.split("/")[0] in ("lra", "proxy", "digits"):
+        other = compose([f"experiment={name.split('/')[0]}/s5-{name.rsplit('-', 1)[-1]}", "budget=evening"])
+        for key in ("batch_size", "max_epochs", "limit_train_batches"):
+            assert getattr(config.training, key) == getattr(other.training, key)
+        assert config.dataset.get("n_train") == other.dataset.get("n_train")
 
 
 @pytest.mark.parametrize("budget", ["cpu", "smoke"])

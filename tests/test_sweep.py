@@ -111,6 +111,11 @@ def test_a_sweep_that_cannot_work_is_refused_once(sweep, option, words):
     assert status == 2 and rows == [] and words in err and err.count("Error") == 1
 
 
+def test_a_sweep_without_a_job_is_refused(sweep):
+    status, rows, _, err = sweep({}, "seed=range(0,0)")
+    assert status == 2 and rows == [] and "The sweep (-m) has no job" in err
+
+
 def test_the_value_of_a_failed_job_is_nan(tmp_path):
     node = {
         "job": {"num": 3},

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from fractal_ssm.config import Config, compose
 from fractal_ssm.models.backbone import SequenceModel
 from fractal_ssm.models.build import build_model
-from fractal_ssm.training.optim import build_optimizer, parameter_groups
+from fractal_ssm.training.optim import parameter_groups
+from fractal_ssm.training.optimizers import build_optimizer
 
 from . import jax_step
 from .timing import Table, forget_peak, peak_mb, resident_mb, time_cpu

@@ -151,9 +151,15 @@ def make_plan(options: Options) -> Plan:
         arms,
         own.get("baseline", baseline),
         seeds_of(own.get("seeds", "5")),
-        [*settings, *options.settings],
+        [*_searchpath(options), *settings, *options.settings],
         threshold=_number("threshold", own["threshold"]) if "threshold" in own else threshold,
     )
+
+
+def _searchpath(options: Options) -> list[str]:
+    """The user's folders of configurations as a setting of every run."""
+    places = [f"file://{folder.absolute()}" for folder in options.config_dirs]
+    return [f"hydra.searchpath=[{','.join(places)}]"] if places else []
 
 
 def seeds_of(text: str) -> list[int]:
@@ -186,7 +192,7 @@ def _compare(options: Options, words: Sequence[str]) -> int:
     from . import progress
 
     plan = make_plan(options)
-    progress.check(plan, options.config_dirs)
+    progress.check(plan)
     results = _results(options, Path(f"runs/compare/{plan.name}"))
     if "tune" in options.own:
         tuned = _tune(plan, results, options)

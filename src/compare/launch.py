@@ -6,7 +6,9 @@ and a run that is killed goes on from its last checkpoint.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +23,9 @@ from .plan import Plan
 from .runs import failure_file, read
 
 _POLL_SECONDS = 0.5
+_PR_SET_PDEATHSIG = 1
+# Loaded here: between fork and exec nothing may be.
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 @dataclass
@@ -127,9 +132,24 @@ class Pool:
         with open(_log(job), "ab") as log:
             # A session of its own: Ctrl-C reaches the runs through `terminate`, once.
             job.process = subprocess.Popen(
-                job.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+                job.command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
             )
         return job
+
+
+def end_with_parent() -> None:
+    """Ask Linux to send SIGTERM to this process when its parent is gone, also by SIGKILL: the run then saves and ends.
+
+    For the time between fork and exec; elsewhere than on Linux nothing happens.
+    """
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def hand_over(plan: Plan, jobs: Sequence[Job], launcher: str) -> None:

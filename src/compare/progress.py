@@ -21,7 +21,7 @@ from .units import Units
 _LINE_SECONDS = 30.0
 
 
-def check(plan: Plan, config_dirs: Sequence[Path] = ()) -> None:
+def check(plan: Plan) -> None:
     """Compose every arm and build one block of its model, so that a mistake is told before anything runs.
 
     Raises:
@@ -37,7 +37,7 @@ def check(plan: Plan, config_dirs: Sequence[Path] = ()) -> None:
 
     for arm in plan.arms:
         try:
-            config = compose(plan.overrides(arm, plan.seeds[0]), str(config_dirs[0]) if config_dirs else None)
+            config = compose(plan.overrides(arm, plan.seeds[0]))
             check_threshold(plan.threshold, MAIN[check_run(config).task])
         except (HydraException, OmegaConfBaseException, UsageError) as error:
             raise UsageError(f"Arm '{arm}': {explain(error)}") from error

@@ -1,4 +1,4 @@
-"""The two checkpoints of a run: best.ckpt and last.ckpt, when they are written and how."""
+"""The checkpoints of a run: best.ckpt, last.ckpt and step-<step>.ckpt, when they are written and how."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from rich.console import Console
 
 from ..checkpoint import read_checkpoint
+from ..config import TrainingConfig
 from ..errors import UsageError
 from ..files import WriteFailed, atomic_write
 from .metric import Metric
@@ -94,8 +95,33 @@ class BestCheckpoint(callbacks.ModelCheckpoint):
         return str(moved) if path and moved.exists() else path
 
 
+class StepCheckpoints:
+    """step-<step>.ckpt, every `every` optimizer steps; the newest `keep` of them stay.
+
+    Files of later steps, of the same run before it was resumed further back, are left until they are written again.
+    """
+
+    def __init__(self, folder: Path, every: int | None, keep: int | None):
+        self._folder, self._every, self._keep = folder, every, keep
+        self._written = 0
+
+    def save_if_due(self, trainer: Trainer) -> None:
+        """Write the file of this step, once, and remove the oldest."""
+        step = trainer.global_step
+        if self._every is None or step == 0 or step % self._every or step == self._written:
+            return
+        self._written = step
+        trainer.save_checkpoint(self._folder / f"step-{step:08d}.ckpt")
+        if self._keep is not None and trainer.is_global_zero:
+            files = sorted((int(path.stem.removeprefix("step-")), path) for path in self._folder.glob("step-*.ckpt"))
+            for _, path in [pair for pair in files if pair[0] <= step][: -self._keep]:
+                path.unlink()
+
+
 class LastCheckpoint(callbacks.Checkpoint):
-    """last.ckpt: after every validation, every `minutes`, and when a signal has come, after which the run stops.
+    """last.ckpt: after every validation, every `checkpoint_minutes`, and at a signal, after which the run stops.
+
+    The checkpoints of single steps are written here too, at the same moments.
 
     Saved are whole optimizer steps. At the end of an epoch, where the validation comes next, the file is written as
     the validation begins, and marked: a run that is resumed from it does the whole validation. All processes of a run
@@ -104,14 +130,15 @@ class LastCheckpoint(callbacks.Checkpoint):
     Args:
         folder: of the checkpoints.
         signals: of the run; deferred, they stop it where this callback asks for them.
-        minutes: between two files; None for only at validations.
+        training: how often (checkpoint_minutes, checkpoint_steps, keep_checkpoints).
     Attributes:
         step: the optimizer step of the file that this run has written; None before.
         started: whether the fit has got to its steps, that is, a checkpoint to resume has been restored.
     """
 
-    def __init__(self, folder: Path, signals: Signals, minutes: float | None):
-        self._path, self._signals = folder / "last.ckpt", signals
+    def __init__(self, folder: Path, signals: Signals, training: TrainingConfig):
+        self._path, self._signals, minutes = folder / "last.ckpt", signals, training.checkpoint_minutes
+        self._steps = StepCheckpoints(folder, training.checkpoint_steps, training.keep_checkpoints)
         self._seconds = None if minutes is None else 60 * minutes
         self.step: int | None = None
         self.started = False
@@ -150,6 +177,7 @@ class LastCheckpoint(callbacks.Checkpoint):
         stepped, self._seen = trainer.global_step != self._seen, trainer.global_step
         validates_next = trainer.should_stop or trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         if stepped and not validates_next:
+            self._steps.save_if_due(trainer)
             self._save_if_due(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -159,6 +187,7 @@ class LastCheckpoint(callbacks.Checkpoint):
                 self._resumes_validation, trainer.val_check_batch = False, trainer.num_training_batches
                 # Left at what `on_save_checkpoint` wrote, it would count one batch begun and not ended for good.
                 trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset()
+            self._steps.save_if_due(trainer)
             self._save_if_due(trainer)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:

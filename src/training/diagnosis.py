@@ -57,6 +57,19 @@ def check_gradients(model: nn.Module, step: int) -> None:
     raise NotFinite(f"The gradients overflow when their squares are summed at step {step}. {_REMEDY}")
 
 
+def check_scale(scale: float, step: int) -> None:
+    """Stop when the scale of the loss in 16-bit training has fallen so far that float16 is not what overflows.
+
+    Raises:
+        NotFinite: the scale is below 2**-10; it begins at 2**16 and is halved at each overflow.
+    """
+    if scale < 2.0**-10:
+        raise NotFinite(
+            f"The gradients overflow at step {step}, although the loss is scaled by {scale:.1g}: they are not finite. "
+            f"{_REMEDY} Or take trainer.precision=bf16-mixed, whose numbers have the range of float32."
+        )
+
+
 def first_bad_parameter(model: nn.Module) -> str | None:
     """Name of the first parameter or buffer that holds a NaN or an infinity."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:

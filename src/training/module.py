@@ -13,8 +13,9 @@ from ..config import OptimizerConfig, SchedulerConfig
 from ..data.base import SPLITS, Batch
 from ..errors import UsageError
 from .accumulation import SampleMean
-from .diagnosis import check_gradients, check_loss
-from .optim import build_optimizer, describe_groups, parameter_groups, parameter_roles
+from .diagnosis import check_gradients, check_loss, check_scale
+from .optim import describe_groups, parameter_groups, parameter_roles
+from .optimizers import build_optimizer
 from .scheduler import schedule
 from .seeding import seed_all
 from .tasks import Result, Tally, Task
@@ -102,7 +103,12 @@ class Classifier(LightningModule):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         # Before lightning clips.
         self._mean.finish(self.model.parameters(), self.device)
-        check_gradients(self.model, self.global_step)
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is None:
+            check_gradients(self.model, self.global_step)
+        else:
+            # Gradients that overflow in float16 are its own: it leaves out the step and halves the scale.
+            check_scale(scaler.get_scale(), self.global_step)
 
     def on_validation_start(self) -> None:
         self._tallies["val"] = Tally(self.task)

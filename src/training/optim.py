@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -56,8 +55,11 @@ def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str
     Modules decide, not names, so that a wrapper (`torch.compile`, DDP, `nn.Sequential`, a LightningModule) changes
     nothing. A parameter shared by several modules counts once, and is exempt only if no module decays it.
 
+    For Muon the matrices without a role between encoder and head are groups of their own.
+
     Returns:
-        dicts with name, params, lr, weight_decay and param_names; groups with equal lr and decay are one.
+        dicts with name, params, lr, weight_decay and param_names, and for Muon the key muon; groups with equal lr and
+        decay are one.
     Raises:
         UsageError: arguments of another type, a number that cannot be meant (NaN, infinite, negative), an unknown role.
     """
@@ -70,6 +72,8 @@ def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str
     roles = parameter_roles(model)
     exempt = set() if config.decay_norm_and_bias else _norms_and_biases(model)
     ssm_lr = config.lr if config.ssm_lr is None else config.ssm_lr
+    muon = config.name == "muon"
+    matrices = _inner_matrices(model) if muon else set()
     groups: dict[tuple[str, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -78,6 +82,9 @@ def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str
         slow = role in config.ssm_roles
         decayed = role not in config.undecayed_roles if role else id(parameter) not in exempt
         label = "ssm" if slow else "model"
+        marked = not role and id(parameter) in matrices
+        if marked:
+            label = "matrices"
         group = groups.setdefault(
             (label, decayed),
             {
@@ -86,6 +93,7 @@ def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str
                 "lr": ssm_lr if slow else config.lr,
                 "weight_decay": config.weight_decay if decayed else 0.0,
                 "param_names": [],
+                **({"muon": marked} if muon else {}),
             },
         )
         group["params"].append(parameter)
@@ -109,17 +117,6 @@ def describe_groups(groups: list[dict[str, Any]], roles: dict[str, str]) -> list
     ]
 
 
-def build_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig, fused: bool = False) -> torch.optim.AdamW:
-    """AdamW over the groups. Parameters are real, so that its second moments are those of real numbers.
-
-    `fused` runs torch's one kernel a group instead of a dozen operations a parameter, equal up to rounding: on a CPU a
-    quarter of the time. Lightning does not clip gradients with it under mixed precision.
-    """
-    betas = (config.betas[0], config.betas[1])
-    # None is torch's own choice among the others.
-    return torch.optim.AdamW(groups, lr=config.lr, betas=betas, eps=config.eps, fused=True if fused else None)
-
-
 def _named_originals(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Parameters in and below `module`; those that a parametrisation of it works on under the name of its result."""
     yield from module.named_parameters()
@@ -140,3 +137,11 @@ def _norms_and_biases(model: nn.Module) -> set[int]:
             if "." not in name and (is_norm or "bias" in name.split("_")):
                 exempt.add(id(parameter))
     return exempt - decayed
+
+
+def _inner_matrices(model: nn.Module) -> set[int]:
+    """Identities of the matrices that Muon is for: not of encoder and head, which say so, nor of any embedding."""
+    outer = [module for module in model.modules() if getattr(module, "decay_norm_and_bias", False) is True]
+    outer += [module for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
+    excluded = {id(parameter) for module in outer for parameter in module.parameters()}
+    return {id(parameter) for parameter in model.parameters() if parameter.dim() == 2} - excluded

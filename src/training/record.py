@@ -9,7 +9,7 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -78,12 +78,14 @@ class Metrics:
         metric: that name.
         rows: the measurements, column -> value.
         dropped: how many lines of the file could not be read (a torn last one, damage).
+        told: called with each new row, for loggers beside the file.
     """
 
     def __init__(self, path: Path, active: bool = True, metric: str | None = None):
         self._path, self._active = path, active
         self.rows: list[dict[str, Any]] = []
         self.dropped = 0
+        self.told: Callable[[dict[str, Any]], None] = lambda row: None
         text = path.read_text(errors="replace") if path.is_file() else ""
         self.metric = metric or _named_metric(text) or "accuracy"
         self._columns = _COLUMNS | {self.metric: float, _LAST_COLUMN: float}
@@ -98,6 +100,7 @@ class Metrics:
     def add(self, **row: Any) -> None:
         """Add one row, in memory and at the end of the file."""
         self.rows.append(row)
+        self.told(row)
         if len(self.rows) == 1 or not self._path.exists():
             self._rewrite()
         elif self._active:

@@ -7,11 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from ..checkpoint import check_entries, read_checkpoint
-from ..config import Config
+from ..config import Config, OptimizerConfig
 from ..errors import UsageError
+from .optimizers import fits, fresh_state
 
 # Where things lie, where parts come from (the parts themselves are compared) and where it runs (the number of processes
 # is compared by itself).
@@ -22,7 +21,8 @@ WHERE = (
 # When it ends, and what is kept until then.
 _WHEN = (
     *("training.max_epochs", "training.max_steps", "training.max_minutes", "training.target"),
-    *("training.checkpoint_minutes", "training.requeue"),
+    *("training.patience", "training.min_delta", "training.requeue"),
+    *("training.checkpoint_minutes", "training.checkpoint_steps", "training.keep_checkpoints"),
 )
 # The name of training.target in checkpoints of version 0.1.
 _FORMER = ("training.target_accuracy",)
@@ -30,6 +30,7 @@ _FORMER = ("training.target_accuracy",)
 SAYS = (
     *("trainer.log_every_n_steps", "trainer.progress_bar", "trainer.progress_seconds"),
     *("training.stuck_steps", "training.train_eval_samples"),
+    "logger",
 )
 # What a continued run may have otherwise and still be the same run; every other key must be as it was.
 _FREE = (*WHERE, *_WHEN, *_FORMER, *SAYS)
@@ -91,11 +92,12 @@ def check_same_run(checkpoint: Mapping[str, Any], config: Config, world: int | N
     Raises:
         UsageError: lists what differs, as it was and as it is now.
     """
-    then, now = checkpoint["run"]["config"], asdict(config)
+    # A key that the checkpoint lacks did not exist, and its default is what was done then.
+    then, now = _completed(checkpoint["run"]["config"], asdict(Config())), asdict(config)
     differences = [
         f"  {key}: {before!r} in the checkpoint, {after!r} now"
         for key, before, after in _differences("", then, now)
-        if key not in _FREE
+        if key not in _FREE and not key.startswith("logger.")
     ]
     if world is not None and checkpoint["run"]["world"] != world:
         differences.append(f"  processes: {checkpoint['run']['world']} in the checkpoint, {world} now")
@@ -107,23 +109,26 @@ def check_same_run(checkpoint: Mapping[str, Any], config: Config, world: int | N
         )
 
 
-def check_optimizer(checkpoint: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Refuse moments that are not those of the parameters: AdamW's fused kernel reads as far as the parameter goes.
+def check_optimizer(
+    checkpoint: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], config: OptimizerConfig, path: str
+) -> None:
+    """Refuse states that are not those of the parameters: fused kernels read as far as the parameter goes.
 
-    A parameter without moments has had no gradient yet.
+    A parameter without a state has had no gradient yet.
 
     Args:
         groups: of `parameter_groups`.
+        config: of the optimizer.
         path: of the checkpoint, for the message.
     Raises:
-        UsageError: no optimizer or schedule, or several; moments that are missing or of another shape.
+        UsageError: no optimizer or schedule, or several; states that are missing or of another shape.
     """
     wrong = [
         f"{key} holds {len(checkpoint[key])} states, 1 is needed"
         for key in ("optimizer_states", "lr_schedulers")
         if len(checkpoint[key]) != 1
     ]
-    if not wrong and (place := _wrong_moments(checkpoint["optimizer_states"][0], groups)):
+    if not wrong and (place := _wrong_state(checkpoint["optimizer_states"][0], groups, config)):
         wrong = [f"the optimizer's moments of {place} are missing or of another shape"]
     if wrong:
         raise UsageError(
@@ -132,26 +137,29 @@ def check_optimizer(checkpoint: Mapping[str, Any], groups: Sequence[Mapping[str,
         )
 
 
-def _wrong_moments(state: Any, groups: Sequence[Mapping[str, Any]]) -> str | None:
-    """Name of the first parameter whose moments do not fit; other damage is found as torch loads the state."""
+def _wrong_state(state: Any, groups: Sequence[Mapping[str, Any]], config: OptimizerConfig) -> str | None:
+    """Name of the first parameter whose state does not fit; other damage is found as torch loads the state."""
     try:
         places = [place for group in state["param_groups"] for place in group["params"]]
-        moments = state["state"]
-        names = [name for group in groups for name in group["param_names"]]
-        parameters = [parameter for group in groups for parameter in group["params"]]
-        for place, name, parameter in zip(places, names, parameters, strict=False):
-            own = moments.get(place)
-            if own and not all(_is_shaped(own.get(key), parameter.shape) for key in ("exp_avg", "exp_avg_sq")):
-                return name
-            if own and not _is_shaped(own.get("step"), ()):
+        owners = [
+            (group, *pair) for group in groups for pair in zip(group["param_names"], group["params"], strict=True)
+        ]
+        for place, (group, name, parameter) in zip(places, owners, strict=False):
+            own = state["state"].get(place)
+            if own and not fits(own, fresh_state(parameter, group, config)):
                 return name
     except (AttributeError, KeyError, TypeError):
         return None
     return None
 
 
-def _is_shaped(value: Any, shape: Sequence[int]) -> bool:
-    return isinstance(value, Tensor) and tuple(value.shape) == tuple(shape)
+def _completed(then: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The typed part of a configuration with defaults for what it lacks."""
+    found = {**defaults, **then}
+    for key, value in defaults.items():
+        if isinstance(value, dict) and value and isinstance(then.get(key), Mapping):
+            found[key] = _completed(then[key], value)
+    return found
 
 
 def _differences(path: str, before: Any, after: Any) -> list[tuple[str, Any, Any]]:

@@ -21,11 +21,12 @@ from ..errors import RunFailed, UsageError
 from ..files import WriteFailed, remove_leftovers, write_text
 from ..models.backbone import SequenceModel
 from .allocator import keep_freed_memory
-from .callbacks import ChanceHint, Curves, StepLimit, TargetReached, TimeLimit
+from .callbacks import ChanceHint, Curves
 from .checkpoints import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .console import RunConsole
 from .data import Loaders
 from .lock import lock_folder, unlock_folder
+from .loggers import Loggers
 from .metric import MAIN
 from .module import Classifier
 from .processes import Watch, children_of, is_first
@@ -35,6 +36,7 @@ from .requeue import requeue
 from .resume import check_optimizer, check_same_run, load_checkpoint, other_checkpoints
 from .seeding import seed_all
 from .signals import Interrupted, Signals, Stop, name
+from .stopping import stops
 from .table import group_table, result_table, summary
 from .tasks import build_task, values_a_sample
 from .trainer import make_trainer, step_counts
@@ -56,6 +58,7 @@ class Session:
         self._first = is_first(config)
         self._console = RunConsole(soft_wrap=True) if self._first else None
         self._record = Record(self.run_dir, self._first)
+        self._loggers = Loggers(self.config.logger if self._first else {}, self.run_dir, self._print)
         self._checkpoint: dict[str, Any] | None = None
         self._lock: int | None = None
         self._last: LastCheckpoint | None = None
@@ -134,6 +137,7 @@ class Session:
                         raise self._interrupted(stop) from None
                     self._fail(error)
         finally:
+            self._loggers.finish(self._record.facts.get("status", "failed"))
             self._watch.end()
             unlock_folder(self._lock)
             if not answered:
@@ -207,25 +211,21 @@ class Session:
         config, training = self.config, self.config.training
         metric = MAIN[data.task]
         self._metrics = Metrics(self.run_dir / "metrics.csv", self._first, metric.name)
+        self._loggers.begin(asdict(config), self._metrics)
         self._loaders = Loaders(data, training, config.seed)
         self._curves = Curves(self._metrics, metric, self._console, config.trainer.log_every_n_steps)
         folder = self.run_dir / "checkpoints"
         self._best = BestCheckpoint(folder, metric, self._console)
-        self._last = LastCheckpoint(folder, self._signals, training.checkpoint_minutes)
+        self._last = LastCheckpoint(folder, self._signals, training)
         callbacks = [
             self._curves,
             ChanceHint(training.stuck_steps, data.n_classes, self._console),
             self._best,
             # After the other, so that what is resumed knows of the best.
             self._last,
+            LambdaCallback(setup=lambda trainer, *_, **__: self._watch.begin(children_of(trainer))),
+            *stops(training, metric, self._console),
         ]
-        callbacks.append(LambdaCallback(setup=lambda trainer, *_, **__: self._watch.begin(children_of(trainer))))
-        if training.max_steps is not None:
-            callbacks.append(StepLimit(training.max_steps))
-        if training.max_minutes is not None:
-            callbacks.append(TimeLimit(training.max_minutes, self._console))
-        if training.target is not None:
-            callbacks.append(TargetReached(training.target, metric, self._console))
         if config.trainer.progress_bar and self._console is not None and self._console.is_terminal:
             callbacks.append(ProgressBar(metric))
         self._trainer = make_trainer(config, self.run_dir, callbacks)
@@ -347,6 +347,7 @@ class Session:
             total_seconds=round(seconds, 3),
             peak_memory_bytes=peak_memory(self._trainer.strategy.root_device),
         )
+        self._loggers.result(self._record.facts["metrics"], self._trainer.global_step)
         self._print(result_table(self._record.facts))
         self._print(f"Run folder: {self._shown}")
         return self._record.facts
@@ -379,7 +380,7 @@ class Session:
 
     def _continue(self, checkpoint: Mapping[str, Any], world: int, steps: int) -> None:
         check_same_run(checkpoint, self.config, world)
-        check_optimizer(checkpoint, self._module.groups, self.config.resume)
+        check_optimizer(checkpoint, self._module.groups, self.config.optimizer, self.config.resume)
         if checkpoint["global_step"] > steps:
             raise UsageError(
                 f"The checkpoint is at step {checkpoint['global_step']}, and the run would end at step {steps}. "
@@ -397,4 +398,4 @@ class Session:
 
     def _print(self, what: Any) -> None:
         if self._console is not None:
-            self._console.print(what, highlight=False)
+            self._console.print(what, highlight=False, markup=False)

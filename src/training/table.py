@@ -29,7 +29,7 @@ def summary(config: Config, choices: Mapping[str, Any], overrides: Sequence[str]
         "layer": _options(config.model["layer"]),
         "model": _options(model),
         "dataset": _options(config.dataset),
-        "optimizer": _options({"name": choices.get("optimizer") or "adamw"} | rates),
+        "optimizer": _options({"name": _optimizer_name(config, choices)} | rates | optimizer.options),
         "schedule": _options({"name": scheduler.name} | warmup | {"total_steps": scheduler.total_steps}),
         "training": _options(
             ({"name": f"budget {budget}"} if budget else {}) | {"batch_size": training.batch_size} | ends
@@ -39,6 +39,12 @@ def summary(config: Config, choices: Mapping[str, Any], overrides: Sequence[str]
         "folder": f"{folder} (every setting: config.yaml)",
     }
     return "\n".join(f"{name:<10} {text}" for name, text in rows.items())
+
+
+def _optimizer_name(config: Config, choices: Mapping[str, Any]) -> str:
+    """The optimizer, with the file that chose its groups: `nadam (s5-standard)`."""
+    name, chosen = config.optimizer.name, choices.get("optimizer") or config.optimizer.name
+    return name if chosen == name else f"{name} ({chosen})"
 
 
 def _options(node: Mapping[str, Any]) -> str:

@@ -84,6 +84,11 @@ def check_devices(config: Config) -> None:
             f"and NODE_RANK on every machine."
         )
     if _accelerator(config) == "cpu":
+        if config.trainer.precision == "16-mixed":
+            raise UsageError(
+                "trainer.precision=16-mixed (float16, the loss scaled) is for GPUs; on a CPU bfloat16 takes its place: "
+                "trainer.precision=bf16-mixed."
+            )
         most = max(16, 4 * (os.cpu_count() or 1))
         if isinstance(devices, int) and devices > most:
             raise UsageError(

@@ -13,7 +13,7 @@ from fractal_ssm.train import run
 from fractal_ssm.training.accumulation import SampleMean
 from fractal_ssm.training.callbacks import StepLimit, TimeLimit
 from fractal_ssm.training.module import Classifier
-from fractal_ssm.training.optim import build_optimizer
+from fractal_ssm.training.optimizers import build_optimizer
 from fractal_ssm.training.record import Metrics
 from fractal_ssm.training.resume import load_checkpoint
 from fractal_ssm.training.tasks import IGNORED, Classification, Task

@@ -10,7 +10,8 @@ from toy_parts import ToyDecay
 from fractal_ssm import UsageError
 from fractal_ssm.config import OptimizerConfig, compose
 from fractal_ssm.models.backbone import SequenceModel
-from fractal_ssm.training.optim import build_optimizer, describe_groups, parameter_groups, parameter_roles
+from fractal_ssm.training.optim import describe_groups, parameter_groups, parameter_roles
+from fractal_ssm.training.optimizers import build_optimizer
 
 LR, SSM_LR, DECAY = 0.01, 0.001, 0.05
 FAST, SLOW = (LR, DECAY), (SSM_LR, 0.0)

@@ -133,7 +133,8 @@ FREE = {
     *("imports", "data_dir", "runs_dir", "resume"),
     *(f"trainer.{key}" for key in ("accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps")),
     *(f"training.{key}" for key in ("max_epochs", "max_steps", "max_minutes", "target", "num_workers")),
-    *("training.checkpoint_minutes", "training.requeue"),
+    *("training.checkpoint_minutes", "training.requeue", "training.patience", "training.min_delta"),
+    *("training.checkpoint_steps", "training.keep_checkpoints"),
     *("trainer.progress_bar", "trainer.progress_seconds", "training.stuck_steps", "training.train_eval_samples"),
 }
 
@@ -154,6 +155,17 @@ def test_every_setting_is_either_compared_or_free(toy_config):
             continue
         with pytest.raises(UsageError, match=rf"  {key}(\.\w+)*: 'other' in the checkpoint, "):
             check_same_run(checkpoint, config, world=1)
+
+
+def test_a_checkpoint_from_before_a_key_existed_goes_on(toy_config):
+    config, was = toy_config(*OPTIONS), asdict(toy_config(*OPTIONS))
+    del was["optimizer"]["name"], was["optimizer"]["options"], was["logger"], was["training"]["ema_decay"]
+    check_same_run({"run": {"config": was, "world": 1}}, config, world=1)
+    config.optimizer.name = "sgd"
+    with pytest.raises(UsageError, match="optimizer.name: 'adamw' in the checkpoint, 'sgd' now"):
+        check_same_run({"run": {"config": was, "world": 1}}, config, world=1)
+    # Loggers are free.
+    check_same_run({"run": {"config": was, "world": 1}}, toy_config(*OPTIONS, "logger=tensorboard"), world=1)
 
 
 def test_a_moved_folder_keeps_its_best(toy_config, straight, tmp_path):
