@@ -152,6 +152,7 @@ OPTIONS = {
     **dict.fromkeys(("bidirectional", "conj_sym", "clip_eigs", "checkpoint", "learn_alpha", "rotary"), WRONG_FLAGS),
     **dict.fromkeys(("init", "measure", "imag", "B_init", "C_init", "dt", "time", "backend"), WRONG_NAMES),
     **dict.fromkeys(("discretization", "dt_transform"), WRONG_NAMES),
+    "backward_lag": (None, 2, -1, "0", True, 0.0, math.nan, [0]),
     "alpha": (
         *("banana", math.nan, math.inf, 1.0, -0.1, True, 1j, {}),
         *([], [0.1], ["a"], [math.nan] * 4, np.zeros((2, 2))),
