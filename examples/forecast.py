@@ -37,12 +37,16 @@ def main() -> float:
     targets = past[:, 1:].clone()
     # A missing value is NaN, which enters neither the loss nor a gradient.
     targets[:, 100:120] = torch.nan
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
-    for _ in range(200):
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 800)
+    for _ in range(800):
         loss, _ = task.score(model(past[:, :-1]), targets)
         optimizer.zero_grad()
         loss.backward()
+        # The likelihood is steep where the variance is small.
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        schedule.step()
 
     model.eval()
     with torch.no_grad():

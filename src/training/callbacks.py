@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 
-from .metric import Metric, number
+from .metric import Metric
 from .record import Metrics
 
 # Binary cross-entropy of a model that has learnt nothing, and how near to it counts as stuck.
@@ -67,8 +67,8 @@ class Curves(Callback):
         for split in ("train", "val"):
             result = pl_module.results[split]
             self._row(trainer, split, result["loss"], result[name])
-            loss = f"{result['loss']:.4f}" if self._metric.is_share else number(result["loss"])
-            told.append(f"{split} loss {loss} {name} {self._metric.shown(result[name])}")
+            loss, value = self._metric.shown(result["loss"]), self._metric.shown(result[name])
+            told.append(f"{split} loss {loss} {name} {value}")
         if self._console is not None:
             self._console.print(
                 f"epoch {trainer.current_epoch}  step {trainer.global_step}  {time.monotonic() - self._start:.0f} s  "

@@ -37,7 +37,7 @@ class Metric:
         return value - base if self.higher_is_better else base - value
 
     def shown(self, value: float) -> str:
-        """The value for a line of text: four decimals of a share, four digits of another number."""
+        """A value or a loss for a line of text: four decimals where values are shares, else four digits."""
         return f"{value:.4f}" if self.is_share else number(value)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
 from rich.console import Console
 from rich.progress import ProgressColumn, TimeRemainingColumn
 
@@ -21,7 +22,7 @@ class ProgressBar(RichProgressBar):
     """
 
     def __init__(self, metric: Metric):
-        super().__init__()
+        super().__init__(theme=RichProgressBarTheme(metrics_format=".3f" if metric.is_share else ".3g"))
         self._metric = metric.name
 
     def configure_columns(self, trainer: Trainer) -> list[ProgressColumn]:
@@ -63,10 +64,12 @@ class ProgressLines(Callback):
         steps = trainer.global_step - self._step
         if since < self._seconds or steps == 0:
             return
-        value = self._metric.shown(float(trainer.callback_metrics[self._metric.name]))
+        loss, value = map(
+            self._metric.shown, (float(outputs["loss"]), float(trainer.callback_metrics[self._metric.name]))
+        )
         left = duration((self._total_steps - trainer.global_step) * since / steps)
         self._console.print(
-            f"step {trainer.global_step} of {self._total_steps}  loss {float(outputs['loss']):.4f}  "
+            f"step {trainer.global_step} of {self._total_steps}  loss {loss}  "
             f"{self._metric.name} {value}  "
             f"{self._samples / max(since, 1e-9):.1f} samples/s  {left} left",
             highlight=False,

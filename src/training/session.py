@@ -263,6 +263,7 @@ class Session:
         self._print(group_table(groups))
         self._record.update(
             data=data.describe(),
+            task=data.task,
             metric=asdict(metric),
             reference=check_reference(data) if self._first else {},
             dt_scales=dt_scales,

@@ -12,8 +12,9 @@ from ..config import Config
 from .metric import Metric, recorded_metric
 from .record import seconds
 
-# Columns of the results that are not headed by their key.
+# Columns of the results that are not headed by their key, and what the scored targets of a task are.
 _HEADINGS = {"majority": "majority class"}
+_TARGETS = {"tokens": "positions", "regression": "values"}
 
 
 def summary(config: Config, choices: Mapping[str, Any], overrides: Sequence[str], folder: Path) -> str:
@@ -68,8 +69,9 @@ def result_table(facts: Mapping[str, Any]) -> Table:
     title = f"{facts['layer']} on {facts['dataset']} ({_standing(facts['data'])}), {facts['selected']}"
     table, metric = Table(title=title, title_justify="left"), recorded_metric(facts)
     keys = list(facts["metrics"]["test"])
+    headings = _HEADINGS | {"samples": _TARGETS.get(facts.get("task"), "samples")}
     for column in ("split", *keys):
-        table.add_column(_HEADINGS.get(column, column), justify="left" if column == "split" else "right")
+        table.add_column(headings.get(column, column), justify="left" if column == "split" else "right")
     for split, result in facts["metrics"].items():
         table.add_row(split, *(_cell(result[key], metric) for key in keys))
     for name, value in facts.get("reference", {}).items():

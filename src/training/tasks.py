@@ -17,7 +17,8 @@ from ..errors import UsageError, unknown
 from .losses import POINT_LOSSES, gaussian_nll, pinball, point_loss
 from .metric import ACCURACY, MSE, Metric
 
-# Scores of a split: metric -> value, with "loss" and "samples", the number of scored targets.
+# Scores of a split: metric -> value, with "loss" and "samples", the number of scored targets: sequences, positions of
+# tokens, or single values of regression.
 Result = dict[str, float]
 
 

@@ -100,6 +100,13 @@ def test_steps_give_the_outputs_of_the_whole(case, head):
     torch.testing.assert_close(torch.stack(outputs, dim=1), whole, rtol=1e-9, atol=1e-10)
 
 
+@every_head
+def test_a_head_can_be_exported(head):
+    module, x = build(**EVERY_POSITION[head]).head.eval(), signal()[..., :1].expand(3, 7, 8)
+    program = torch.export.export(module, (x,), strict=False).module()
+    torch.testing.assert_close(program(x), module(x))
+
+
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_quantiles_do_not_cross(scale, dtype):

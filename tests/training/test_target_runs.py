@@ -41,6 +41,7 @@ def test_a_run_from_data_to_record(toy_config, tmp_path, name, capsys):
     assert json.loads((tmp_path / "record.json").read_text())["metric"]["name"] == metric
     said = capsys.readouterr().out
     assert "val loss" in said and metric in said and ("optimal" in said) is (name != "tokens")
+    assert ("positions" if name == "tokens" else "values") in said and facts["task"] in ("tokens", "regression")
 
     # Scored again, without the training loop.
     model = load_model(tmp_path / "checkpoints" / "best.ckpt", imports=["toy_parts", "toy_series"])
