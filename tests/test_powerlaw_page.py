@@ -224,3 +224,13 @@ def test_the_header_of_an_experiment_tells_its_own_runs(results):
         "powerlaw/s5-predict": "mse 0.5200, +4.00 ± 2.83 % from the optimum over 2 seeds",
         "powerlaw/lru-predict": "mse 0.5500, +10.00 % from the optimum over 1 seed",
     }
+
+
+def test_no_run_of_the_page_beats_the_optimum():
+    """Paired on one test split, what chance leaves of a distance is far below a fifth of a percent."""
+    source = report.RESULTS / "powerlaw.csv"
+    found = [row for row in report.read(source) if row["metric"] == "mse"]
+    assert found
+    for row in found:
+        optimum = json.loads(row["reference"])["optimal"]
+        assert excess.distance("mse", float(row["test"]), optimum) > -0.2, rows.key(row)

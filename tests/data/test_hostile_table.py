@@ -123,6 +123,9 @@ NONSENSE = [
     *(-1, True, 99999999999999999999, 10**5000, "many", [1]),
 ]
 NOT_NUMBERS = ("data_dir", "source", "split", "permute", "difficulty", "parameters", "grayscale", "tokenize", "center")
+NOT_NUMBERS += ("process", "scaled")
+# Options of which 1.5 is a value.
+REAL = ("gap", "noise", "margin", "val_share", "tail", "height", "speed", "exponent")
 
 
 def numeric_options() -> list[tuple[str, str]]:
@@ -138,7 +141,7 @@ def numeric_options() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("name", "option"), numeric_options())
 def test_numeric_options(tmp_path, name, option):
     for value in NONSENSE:
-        if option in ("gap", "noise", "margin", "val_share") and value == 1.5:
+        if option in REAL and value == 1.5:
             continue
         with pytest.raises(UsageError) as caught:
             datasets.get(name)(tmp_path, **{option: value})
