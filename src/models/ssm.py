@@ -69,7 +69,7 @@ class DiagonalSSM(StatefulLayer):
         conj_sym: bool = True,
         checkpoint: bool = False,
     ):
-        n_modes, d_model = B.shape
+        n_modes, d_model = len(B), len(D)
         super().__init__(d_model, bidirectional=C_backward is not None, state_shape=(n_modes,))
         self.n_modes = n_modes
         self.conj_sym = conj_sym
@@ -87,7 +87,11 @@ class DiagonalSSM(StatefulLayer):
     @property
     def C_tilde(self) -> Tensor:
         """(H, P) complex output matrix in the eigenbasis (of the forward direction)."""
-        return torch.view_as_complex(self.C)
+        return torch.view_as_complex(self._output(self.C))
+
+    def _output(self, C: Tensor) -> Tensor:
+        """(H, P, 2) output weights from a stored C or C_backward; a layer may store fewer than it uses."""
+        return C
 
     @abstractmethod
     def _discretise(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,7 +143,10 @@ class DiagonalSSM(StatefulLayer):
         if self.C_backward is None:
             y, x_last = ssm(*system, x0, lengths=lengths, **options)
         else:
-            y, x_last = bidirectional_ssm(*system, torch.view_as_complex(self.C_backward), **options), None
+            y, x_last = (
+                bidirectional_ssm(*system, torch.view_as_complex(self._output(self.C_backward)), **options),
+                None,
+            )
         return y, x_last
 
     def _options(self, input_gain: Tensor | None) -> dict[str, Any]:
@@ -150,7 +157,7 @@ class DiagonalSSM(StatefulLayer):
         return self._products(Lambda_bar, gamma[:, None] * B_tilde)
 
     def _products(self, Lambda: Tensor, B: Tensor) -> StepMatrices:
-        C = (self.C * self.C.new_tensor([self._conj_factor, -self._conj_factor])).flatten(1)
+        C = (self._output(self.C) * self.C.new_tensor([self._conj_factor, -self._conj_factor])).flatten(1)
         return StepMatrices(
             Lambda, torch.view_as_real(B).transpose(1, 2).flatten(0, 1).t().contiguous(), C.t().contiguous()
         )
@@ -168,7 +175,7 @@ class DiagonalSSM(StatefulLayer):
         return self._mimo_step(Lambda_bar, gamma, B_tilde)
 
     def _mimo_step(self, Lambda: Tensor, gamma: Tensor | None, B_tilde: Tensor) -> MIMOStep:
-        return MIMOStep(Lambda, gamma, B_tilde, self.C, self.D, self._conj_factor)
+        return MIMOStep(Lambda, gamma, B_tilde, self._output(self.C), self.D, self._conj_factor)
 
     @property
     def _conj_factor(self) -> float:
