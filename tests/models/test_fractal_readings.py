@@ -239,6 +239,7 @@ def test_a_mixed_bank():
     np.testing.assert_allclose(-Lambda.real, [1, 2, 3, 4, 0.1, 0.1, 0.1, 0.1], rtol=1e-6)
     assert layer.alphas == (0.2, 0.8)
     assert "fractional, imag=lin + fractional-normal, imag=own" in repr(layer)
+    assert [each.name for each in built({"measure": ["legt", "legs"], "n_alphas": 4}).measures] == ["legt", "legs"] * 2
     # alpha counts the blocks that have one; without it each measure has its own default bank.
     measures = ["legs", "fractional", "fractional", {"name": "legt", "theta": 2.0}]
     assert built({"measure": measures, "n_alphas": 4, "alpha": [0.2, 0.8]}).alphas == (0.2, 0.8)
@@ -259,6 +260,7 @@ def test_a_trained_damping_a_mode_stays_in_its_bounds():
 
 def test_what_is_frozen_gets_no_gradient():
     layer = built({"frozen": ["A", "dt"]})
+    assert not built({"frozen": "dt"}).log_dt.requires_grad
     trained = {name for name, parameter in layer.named_parameters() if parameter.requires_grad}
     assert trained == {"B", "C", "D"}
 
@@ -294,7 +296,7 @@ def test_what_the_gate_reads(mixer, raw):
         ({"real": {"value": 1}}, "a mapping with a name"),
         ({"real": True}, "real is a name"),
         ({"real": {"name": ["own"]}}, "Unknown real"),
-        ({"real": [0.1]}, "real lists 1 entries for 2 blocks"),
+        ({"real": [0.1, 0.2, 0.3]}, "real lists 3 entries for n_alphas=2 blocks"),
         ({"real": 0.0}, "between 0.0001"),
         ({"real": -1}, "decay rates down to -1"),
         ({"real": math.nan}, "finite"),
@@ -315,7 +317,7 @@ def test_what_the_gate_reads(mixer, raw):
         ({"bank": "features", "n_alphas": 3, "d_state": 12}, "3 does not divide d_model=4"),
         ({"conj_sym": 1}, "conj_sym to be True or False"),
         ({"conj_sym": False, "d_state": 15}, "multiple of n_alphas = 2, got d_state=15"),
-        ({"measure": ["legs"]}, "measure lists 1 measures for 2 blocks"),
+        ({"measure": []}, "measure lists 0 entries for n_alphas=2 blocks"),
         ({"measure": ["legs", "legz"]}, "Unknown measure 'legz'"),
         ({"measure": ["legs", "fractional"], "alpha": [0.1, 0.2]}, "gives 2 value"),
         ({"measure": ["legs", "lagt"], "alpha": 0.1}, "has no alpha"),
@@ -326,7 +328,7 @@ def test_what_the_gate_reads(mixer, raw):
         ({"learn_alpha": "mode"}, "measure=fractional-normal"),
         ({"learn_alpha": "block"}, "True or False"),
         ({"learn_alpha": "mode", "measure": "fractional-normal", "alpha": 0.999}, r"alpha in \[0, 0.99\]"),
-        ({"frozen": "A"}, "frozen is a list"),
+        ({"frozen": 1}, "frozen is a list"),
         ({"frozen": ["E"]}, "Unknown frozen 'E'"),
         ({"frozen": ["D"], "D_init": "fixed"}, "nothing to freeze"),
         ({"frozen": ["dt"], "time": "ltv"}, "nothing to freeze"),

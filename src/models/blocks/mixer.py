@@ -1,8 +1,9 @@
 """Channel mixing after the sequence layer: the nonlinearity of a block, in each published form.
 
 A mixer maps the layer's output y and the layer's input z, both (B, L, H), to what the block adds to its residual
-stream; one with `reads_raw` is given the block's own input instead of z, which differ by the norm of a prenorm block. Of a layer with c channels y is (B, L, c H), and the mixers that begin with a linear map of y (`JOINING`) make
-it one of c H to H. `dr` below is dropout tied over positions; the block applies one more to the result.
+stream; one with `reads_raw` is given the block's own input instead of z, which differ by the norm of a prenorm block.
+Of a layer with c channels y is (B, L, c H), and the mixers that begin with a linear map of y (`JOINING`) make it one of
+c H to H. `dr` below is dropout tied over positions; the block applies one more to the result.
 """
 
 from __future__ import annotations

@@ -11,24 +11,20 @@ import numpy as np
 from ...errors import UsageError
 from .alpha import Node, initial_alphas
 from .init import Block, Measure, parse_measure
-from .real_parts import Real, decay_rates
+from .real_parts import Real, decay_rates, repeated
 
 MeasureNode = str | Mapping[str, Any]
 
 
 def parse_measures(measure: MeasureNode | Sequence[MeasureNode], imag: str, n_alphas: int) -> tuple[Measure, ...]:
-    """The measure of each of the K blocks, from one for all or a list of one a block (a mixed bank).
+    """The measure of each of the K blocks, from one for all or a list (a mixed bank), repeated to K.
 
     Raises:
-        UsageError: a list of another length, or see `parse_measure`.
+        UsageError: a list whose length does not divide K, or see `parse_measure`.
     """
     if isinstance(measure, str) or not isinstance(measure, Sequence):
         return (parse_measure(measure, imag),) * n_alphas
-    if len(measure) != n_alphas:
-        raise UsageError(
-            f"measure lists {len(measure)} measures for {n_alphas} blocks. Give as many as n_alphas, or one for all."
-        )
-    return tuple(parse_measure(entry, imag) for entry in measure)
+    return tuple(parse_measure(entry, imag) for entry in repeated("measure", measure, n_alphas))
 
 
 def starting_alphas(measure: Measure, order: int, n_alphas: int, alpha: Node | None) -> np.ndarray | None:

@@ -61,8 +61,8 @@ class Fractal(DiagonalSSM):
             without alpha takes None only.
         measure: a registered measure, or a node with its options: "fractional" (the paper), "fractional-tau" (exact),
             "fractional-galerkin", "fractional-normal" (alpha sets the damping), "legs", "legt", "lagt", "fourier",
-            "random", or one of your own. A list of K of these is a mixed bank, one measure a block; alpha then counts
-            the blocks whose measure has one.
+            "random", or one of your own. A list of these is a mixed bank, repeated over the blocks; alpha then counts the
+            blocks whose measure has one.
         imag: frequencies. "lin", "inv", "inv2", "quad", "legs" or "none" put S4D's beside a real spectrum; "own" keeps
             the operator's, "normal" those of its normal part. "auto": lin for fractional, normal for legs and lagt,
             else own.
@@ -86,7 +86,7 @@ class Fractal(DiagonalSSM):
 
         What the paper leaves open; the defaults are the project's reading of it.
         real: decay rates -Re Lambda; "own" keeps the measure's. A number, a name or node of `real_parts`, or a list of
-            K of these, replaces them beside the measure's frequencies.
+            these that is repeated over the blocks, replaces them beside the measure's frequencies.
         B_scale: how B_tilde is scaled: "rms" (each block to unit root-mean-square), "columns", "diagonal", "none", or
             "mode" (every mode alike); the table is in `drive`.
         D_init: "normal" (trained from N(0, 1)), "zero" (trained from 0, which the paper calls typical) or "fixed"
@@ -96,7 +96,7 @@ class Fractal(DiagonalSSM):
             of added frequencies has the order d_state / K instead of half of it, and y = Re(C_tilde x) + D u.
         bank: "state": every block reads and feeds all features. "features": block k reads and feeds the features h
             with h mod K = k only; n_alphas divides d_model.
-        frozen: roles that are not trained, of "A" (Lambda, alpha), "B", "C", "D", "dt".
+        frozen: a role, or a list of roles, that is not trained: "A" (Lambda, alpha), "B", "C", "D", "dt".
     Parameters: Lambda_re, Lambda_im, log_dt (P,); B (P, H, 2); C and, if bidirectional, C_backward (H, P, 2), last axis
         (re, im); D (H,). log_dt only with time="lti", and (K,) or (1,) by dt_per; alpha_logit (K,) only with
         learn_alpha, which has no Lambda_re and Lambda_im where Lambda follows alpha, or (P,) in place of Lambda_re
@@ -140,7 +140,7 @@ class Fractal(DiagonalSSM):
         dt_per: Literal["mode", "block", "scalar"] = "mode",
         conj_sym: bool = True,
         bank: Literal["state", "features"] = "state",
-        frozen: Sequence[str] = (),
+        frozen: str | Sequence[str] = (),
     ):
         check_sizes("Fractal", d_model=d_model, d_state=d_state)
         check_bank("Fractal", n_alphas)
@@ -211,13 +211,13 @@ class Fractal(DiagonalSSM):
             self.log_dt = real_parameter(starting_steps(dt_per, counts, dt_min, dt_max, scales))
         self._freeze(frozen)
 
-    def _freeze(self, frozen: Sequence[str]) -> None:
-        if isinstance(frozen, str) or not isinstance(frozen, Sequence):
+    def _freeze(self, frozen: str | Sequence[str]) -> None:
+        if not isinstance(frozen, Sequence):
             raise UsageError(f"frozen is a list of roles, frozen=[A, dt], got {frozen!r}. Roles: {', '.join(_ROLES)}.")
         of_role: dict[str, list[torch.nn.Parameter]] = {role: [] for role in _ROLES}
         for name, parameter in self.named_parameters(recurse=False):
             of_role[self.roles[name]].append(parameter)
-        for role in frozen:
+        for role in [frozen] if isinstance(frozen, str) else frozen:
             check_choice("frozen", role, _ROLES)
             if not of_role[role]:
                 raise UsageError(f"This Fractal has no parameter of the role '{role}', so there is nothing to freeze.")

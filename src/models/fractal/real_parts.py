@@ -1,7 +1,7 @@
 """Real parts of the modes: the paper's 1 .. R in every block, its other readings, and controls without any measure.
 
 The option `real` of the layer replaces the decay rates -Re Lambda of the measure and leaves its frequencies and its
-B_tilde as they are. It takes, for all blocks or in a list of one entry a block:
+B_tilde as they are. It takes one of these for all blocks, or a list of them that is repeated over the blocks:
 
     name                     rates of block k of R modes
     own                      those of the measure: 1 .. R for `fractional`, in every block
@@ -47,7 +47,8 @@ def decay_rates(real: Real | Sequence[Real], own: Rates, alphas: Sequence[float 
     """The decay rates of every block that a `real` option stands for.
 
     Args:
-        real: a name of the table, a number, a node with options ({"name": "geometric", "low": 0.01}), or a list of K.
+        real: a name of the table, a number, a node with options ({"name": "geometric", "low": 0.01}), or a list of
+            these, repeated to K.
         own: rates (p_k,) of the K blocks as their measures have them.
         alphas: alpha of each block, None where its measure has none.
     Returns:
@@ -58,10 +59,8 @@ def decay_rates(real: Real | Sequence[Real], own: Rates, alphas: Sequence[float 
     [array([1., 2.]), array([3., 4.])]
     """
     if isinstance(real, Sequence) and not isinstance(real, str):
-        if len(real) != len(own):
-            raise UsageError(f"real lists {len(real)} entries for {len(own)} blocks. Give as many as n_alphas, or one.")
         # A recipe sees all blocks even where it decides one.
-        rates = [_rates(entry, own, alphas)[k] for k, entry in enumerate(real)]
+        rates = [_rates(entry, own, alphas)[k] for k, entry in enumerate(repeated("real", real, len(own)))]
     else:
         rates = _rates(real, own, alphas)
     for values in rates:
@@ -76,6 +75,22 @@ def decay_rates(real: Real | Sequence[Real], own: Rates, alphas: Sequence[float 
                 f"{SLOWEST:g}, where the layer clips -Re Lambda, and {_FASTEST:g}."
             )
     return rates
+
+
+def repeated(option: str, entries: Sequence[Any], K: int) -> list[Any]:
+    """A list option as one entry for each of K blocks: block k has entry k modulo the length of the list.
+
+    Raises:
+        UsageError: the length does not divide K.
+    >>> repeated("real", ["own", 0.1], 4)
+    ['own', 0.1, 'own', 0.1]
+    """
+    if not entries or K % len(entries):
+        raise UsageError(
+            f"{option} lists {len(entries)} entries for n_alphas={K} blocks. Give one a block, or a list whose length "
+            f"divides n_alphas; it is then repeated."
+        )
+    return list(entries) * (K // len(entries))
 
 
 def _rates(real: Real, own: Rates, alphas: Sequence[float | None]) -> Rates:
