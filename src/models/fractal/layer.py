@@ -61,8 +61,8 @@ class Fractal(DiagonalSSM):
             without alpha takes None only.
         measure: a registered measure, or a node with its options: "fractional" (the paper), "fractional-tau" (exact),
             "fractional-galerkin", "fractional-normal" (alpha sets the damping), "legs", "legt", "lagt", "fourier",
-            "random", or one of your own. A list of these is a mixed bank, repeated over the blocks; alpha then counts the
-            blocks whose measure has one.
+            "random", or one of your own. A list of these is a mixed bank, repeated over the blocks; alpha then counts
+            the blocks whose measure has one.
         imag: frequencies. "lin", "inv", "inv2", "quad", "legs" or "none" put S4D's beside a real spectrum; "own" keeps
             the operator's, "normal" those of its normal part. "auto": lin for fractional, normal for legs and lagt,
             else own.
