@@ -1,7 +1,7 @@
 """One signal, read back from the state of every measure, with its error and the least error possible.
 
-The table has `fractional-normal` as well. It has no basis of its own: its state is read in that of fractional-tau, whose
-normal part it is.
+The table has `fractional-normal` as well. It has no basis of its own: its state is read in that of fractional-tau,
+whose normal part it is.
 """
 
 from __future__ import annotations
