@@ -54,7 +54,8 @@ class SequenceModel(nn.Module):
         d_model: H, width of the residual stream.
         n_layers: number of blocks, >= 1.
         mixer: what follows the layer: "glu" (S4), "full_glu", "half_glu1", "half_glu2", "gelu" (S5), "silu_gate"
-            (FRACTAL), or "mlp" (Transformer: nothing, then a feed-forward sub-block).
+            (FRACTAL; other readings of its gate: "sigmoid_gate", and "raw_silu_gate" and "raw_sigmoid_gate", whose gate
+            reads the block's input before the norm), or "mlp" (Transformer: nothing, then a feed-forward sub-block).
         norm: "layer", "batch" (as published for S4 and S5: padding counts in the statistics) or "batch-masked".
         prenorm: norm before the layer (True) or after the residual sum (False).
         final_norm: one more norm after the last block (S4: with prenorm only; S5: never).

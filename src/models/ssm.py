@@ -84,7 +84,7 @@ class DiagonalSSM(StatefulLayer):
         conj_sym: bool = True,
         checkpoint: bool = False,
     ):
-        n_modes, d_model = B.shape
+        n_modes, d_model = len(B), len(D)
         super().__init__(d_model, bidirectional=C_backward is not None, state_shape=(n_modes,))
         self.n_modes = n_modes
         self.conj_sym = conj_sym
@@ -102,7 +102,11 @@ class DiagonalSSM(StatefulLayer):
     @property
     def C_tilde(self) -> Tensor:
         """(H, P) complex output matrix in the eigenbasis (of the forward direction)."""
-        return torch.view_as_complex(self.C)
+        return torch.view_as_complex(self._output(self.C))
+
+    def _output(self, C: Tensor) -> Tensor:
+        """(H, P, 2) output weights from a stored C or C_backward; a layer may store fewer than it uses."""
+        return C
 
     def _continuous(self) -> Continuous | None:
         """The continuous system; None for a layer that has none, which then gives `_discretise` itself."""
@@ -157,7 +161,7 @@ class DiagonalSSM(StatefulLayer):
             Lambda_bar, gamma, B_tilde = self._discretise(scale)
             options = self._options(gamma if gamma.dim() > 1 else None)
             B = B_tilde if gamma.dim() > 1 else gamma[:, None] * B_tilde
-            C_backward = None if self.C_backward is None else torch.view_as_complex(self.C_backward)
+            C_backward = None if self.C_backward is None else torch.view_as_complex(self._output(self.C_backward))
             system = self._as_computed(u), Lambda_bar, B, self.C_tilde
             y, x_last = packed_ssm(*system, ends, state, C_backward=C_backward, **options)
         return y.to(u.dtype), x_last if self.causal and return_state else None
@@ -205,7 +209,10 @@ class DiagonalSSM(StatefulLayer):
         if self.C_backward is None:
             y, x_last = ssm(*system, x0, lengths=lengths, **options)
         else:
-            y, x_last = bidirectional_ssm(*system, torch.view_as_complex(self.C_backward), **options), None
+            y, x_last = (
+                bidirectional_ssm(*system, torch.view_as_complex(self._output(self.C_backward)), **options),
+                None,
+            )
         return y, x_last
 
     def _options(self, input_gain: Tensor | None) -> dict[str, Any]:
@@ -216,7 +223,7 @@ class DiagonalSSM(StatefulLayer):
         return self._products(Lambda_bar, gamma[:, None] * B_tilde if scale is None else B_tilde)
 
     def _products(self, Lambda: Tensor, B: Tensor) -> StepMatrices:
-        C = (self.C * self.C.new_tensor([self._conj_factor, -self._conj_factor])).flatten(1)
+        C = (self._output(self.C) * self.C.new_tensor([self._conj_factor, -self._conj_factor])).flatten(1)
         return StepMatrices(
             Lambda, torch.view_as_real(B).transpose(1, 2).flatten(0, 1).t().contiguous(), C.t().contiguous()
         )
@@ -240,7 +247,7 @@ class DiagonalSSM(StatefulLayer):
         return step(u, state) if scale is None else step.scaled(u, state, self._rows(scale))
 
     def _mimo_step(self, Lambda: Tensor, gamma: Tensor | None, B_tilde: Tensor, **rule: Any) -> MIMOStep:
-        return MIMOStep(Lambda, gamma, B_tilde, self.C, self.D, self._conj_factor, **rule)
+        return MIMOStep(Lambda, gamma, B_tilde, self._output(self.C), self.D, self._conj_factor, **rule)
 
     @property
     def _conj_factor(self) -> float:

@@ -132,6 +132,10 @@ FORMULAS = {
     "half_glu2": lambda m, y, z: y * affine(gelu_tanh(y), m.gate).sigmoid(),
     "gelu": lambda m, y, z: gelu_tanh(y),
     "silu_gate": lambda m, y, z: affine(y, m.out) * (affine(z, m.gate) * affine(z, m.gate).sigmoid()),
+    "sigmoid_gate": lambda m, y, z: affine(y, m.out) * affine(z, m.gate).sigmoid(),
+    # Told apart by what the block gives them as z.
+    "raw_silu_gate": lambda m, y, z: affine(y, m.out) * (affine(z, m.gate) * affine(z, m.gate).sigmoid()),
+    "raw_sigmoid_gate": lambda m, y, z: affine(y, m.out) * affine(z, m.gate).sigmoid(),
     "mlp": lambda m, y, z: y,
 }
 

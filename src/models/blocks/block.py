@@ -48,6 +48,7 @@ class Block(nn.Module):
         self.norm = build_norm(norm, d_model, bn_momentum, framework)
         self.layer = layer
         self.mixer = build_mixer(mixer, d_model, dropout, framework, layer.d_output)
+        self._gate_reads_x = getattr(self.mixer, "reads_raw", False)
         self.dropout = TiedDropout(dropout)
         self.feed_forward = None
         if mixer == "mlp":
@@ -99,7 +100,7 @@ class Block(nn.Module):
         return {}
 
     def _finish(self, x: Tensor, y: Tensor, z: Tensor, lengths: Tensor | None) -> Tensor:
-        x = x + self.dropout(self.mixer(y, z))
+        x = x + self.dropout(self.mixer(y, x if self._gate_reads_x else z))
         if not self.prenorm:
             x = self.norm(x, lengths)
         return x if self.feed_forward is None else self.feed_forward(x, lengths)

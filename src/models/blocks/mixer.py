@@ -1,8 +1,9 @@
 """Channel mixing after the sequence layer: the nonlinearity of a block, in each published form.
 
 A mixer maps the layer's output y and the layer's input z, both (B, L, H), to what the block adds to its residual
-stream. Of a layer with c channels y is (B, L, c H), and the mixers that begin with a linear map of y (`JOINING`) make
-it one of c H to H. `dr` below is dropout tied over positions; the block applies one more to the result.
+stream; one with `reads_raw` is given the block's own input instead of z, which differ by the norm of a prenorm block.
+Of a layer with c channels y is (B, L, c H), and the mixers that begin with a linear map of y (`JOINING`) make it one of
+c H to H. `dr` below is dropout tied over positions; the block applies one more to the result.
 """
 
 from __future__ import annotations
@@ -83,13 +84,35 @@ class SiLUGate(nn.Module):
     Both maps have biases, as every dense layer of S5 has; the paper prints neither.
     """
 
+    silu = True
+    # Whether z is the block's input as it is, and not what its norm makes of it.
+    reads_raw = False
+
     def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
         super().__init__()
         self.out = dense(d_input, d_model, framework)
         self.gate = dense(d_model, d_model, framework)
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
-        return gated(self.out(y), self.gate(z), silu=True)
+        return gated(self.out(y), self.gate(z), silu=self.silu)
+
+
+class SigmoidGate(SiLUGate):
+    """The paper's sigma read as the logistic function: (W_out y) * sigmoid(W_gate z)."""
+
+    silu = False
+
+
+class RawSiLUGate(SiLUGate):
+    """The paper's z_in read as the block's input before its norm: (W_out y) * silu(W_gate x)."""
+
+    reads_raw = True
+
+
+class RawSigmoidGate(SigmoidGate):
+    """Both: (W_out y) * sigmoid(W_gate x)."""
+
+    reads_raw = True
 
 
 class PassThrough(nn.Module):
@@ -109,12 +132,15 @@ MIXERS = {
     "half_glu2": HalfGLU2,
     "gelu": GELU,
     "silu_gate": SiLUGate,
+    "sigmoid_gate": SigmoidGate,
+    "raw_silu_gate": RawSiLUGate,
+    "raw_sigmoid_gate": RawSigmoidGate,
     "mlp": PassThrough,
 }
 
 
 # Mixers whose linear maps read all that a layer puts out, however many channels.
-JOINING = ("glu", "full_glu", "silu_gate")
+JOINING = ("glu", "full_glu", "silu_gate", "sigmoid_gate", "raw_silu_gate", "raw_sigmoid_gate")
 
 
 def build_mixer(mixer: str, d_model: int, dropout: float, framework: str, d_input: int | None = None) -> nn.Module:

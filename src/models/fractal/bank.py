@@ -1,12 +1,30 @@
-"""The filter bank: K alphas and the K blocks that start from them."""
+"""The filter bank: K measures, K alphas and the K blocks that start from them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ...errors import UsageError
 from .alpha import Node, initial_alphas
-from .init import Block, Measure
+from .init import Block, Measure, parse_measure
+from .real_parts import Real, decay_rates, repeated
+
+MeasureNode = str | Mapping[str, Any]
+
+
+def parse_measures(measure: MeasureNode | Sequence[MeasureNode], imag: str, n_alphas: int) -> tuple[Measure, ...]:
+    """The measure of each of the K blocks, from one for all or a list (a mixed bank), repeated to K.
+
+    Raises:
+        UsageError: a list whose length does not divide K, or see `parse_measure`.
+    """
+    if isinstance(measure, str) or not isinstance(measure, Sequence):
+        return (parse_measure(measure, imag),) * n_alphas
+    return tuple(parse_measure(entry, imag) for entry in repeated("measure", measure, n_alphas))
 
 
 def starting_alphas(measure: Measure, order: int, n_alphas: int, alpha: Node | None) -> np.ndarray | None:
@@ -31,12 +49,55 @@ def starting_alphas(measure: Measure, order: int, n_alphas: int, alpha: Node | N
     return initial_alphas(alpha, n_alphas)
 
 
-def filter_bank(measure: Measure, order: int, n_alphas: int, alphas: np.ndarray | None) -> list[Block]:
-    """The K blocks, one an alpha; K equal blocks of a measure without alpha.
+def alphas_of_blocks(
+    measures: Sequence[Measure], orders: Sequence[int], alpha: Node | None
+) -> tuple[float | None, ...]:
+    """The alpha of each block of a bank, None for a block whose measure has none.
+
+    With several measures, None gives each its own default bank over its blocks; anything else is spread over all blocks
+    that have an alpha, in their order.
 
     Raises:
-        UsageError: see `Measure.block`.
+        UsageError: see `starting_alphas`.
     """
-    if alphas is None:
-        return [measure.block(order, None)] * n_alphas
-    return [measure.block(order, float(alpha)) for alpha in alphas]
+    if alpha is None:
+        groups = [[k for k, other in enumerate(measures) if other == measure] for measure in _distinct(measures)]
+    else:
+        # Where no block has an alpha, the first one is asked, and refuses.
+        groups = [[k for k, measure in enumerate(measures) if measure.takes_alpha] or [0]]
+    found: list[float | None] = [None] * len(measures)
+    for group in groups:
+        values = starting_alphas(measures[group[0]], orders[group[0]], len(group), alpha)
+        for k, value in zip(group, [None] * len(group) if values is None else values.tolist(), strict=True):
+            found[k] = value
+    return tuple(found)
+
+
+def _distinct(measures: Sequence[Measure]) -> list[Measure]:
+    # A measure's options make it no key of a dictionary.
+    return [measure for k, measure in enumerate(measures) if measure not in measures[:k]]
+
+
+def build_bank(
+    measures: Sequence[Measure],
+    orders: Sequence[int],
+    alphas: Sequence[float | None],
+    real: Real | Sequence[Real] = "own",
+    B_scale: str = "rms",
+) -> list[Block]:
+    """The K blocks of a layer, each of its own measure, order and alpha; blocks that are alike are made once.
+
+    Raises:
+        UsageError: see `Measure.block` and `decay_rates`.
+    """
+    made: dict[tuple[int, int, float | None], Block] = {}
+    blocks = []
+    for measure, order, alpha in zip(measures, orders, alphas, strict=True):
+        key = measures.index(measure), order, alpha
+        if key not in made:
+            made[key] = measure.block(order, alpha, B_scale)
+        blocks.append(made[key])
+    if real == "own":
+        return blocks
+    rates = decay_rates(real, [-block.Lambda.real for block in blocks], alphas)
+    return [replace(block, Lambda=-rate + 1j * block.Lambda.imag) for block, rate in zip(blocks, rates, strict=True)]

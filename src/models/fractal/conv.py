@@ -14,7 +14,7 @@ from ...registry import register_layer
 from ..options import check_bank, check_choice, check_flags, check_parameter, check_sizes, check_steps
 from ..siso import DiagonalSISO, initial_steps
 from .alpha import Node
-from .bank import filter_bank, starting_alphas
+from .bank import alphas_of_blocks, build_bank
 from .init import Block, parse_measure
 
 
@@ -74,8 +74,9 @@ class FractalConv(DiagonalSISO):
         check_steps(dt_min, dt_max)
         parsed = parse_measure(measure, imag)
         order = parsed.block_order(d_state, 1)
-        alphas = starting_alphas(parsed, order, n_alphas, alpha)
-        bank = filter_bank(parsed, order, n_alphas, alphas)
+        measures, orders = (parsed,) * n_alphas, (order,) * n_alphas
+        alphas = alphas_of_blocks(measures, orders, alpha)
+        bank = build_bank(measures, orders, alphas)
         Lambda, B = _rows(bank)
         inv_dt = initial_steps(d_model, dt_min, dt_max, "exp")
         if dt == "calibrated":
@@ -95,7 +96,7 @@ class FractalConv(DiagonalSISO):
         )
         self.measure = parsed
         # Where the modes of this build started; weights that are loaded may have started from others.
-        self.alphas: tuple[float, ...] = () if alphas is None else tuple(alphas.tolist())
+        self.alphas: tuple[float, ...] = tuple(value for value in alphas if value is not None)
 
     def extra_repr(self) -> str:
         """Sizes and options in the module's printed form."""

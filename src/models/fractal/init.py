@@ -12,7 +12,7 @@ from ... import hippo
 from ...errors import UsageError
 from ...registry import measures
 from ..options import check_choice
-from ..ssm_init import unit_rms
+from .drive import columns_of, is_relative, scaled
 
 # Frequencies put beside a real spectrum, as in S4D; each mode then stands for a conjugate pair.
 ADDED = ("none", "lin", "inv", "inv2", "quad", "legs")
@@ -34,7 +34,7 @@ class Block:
     Attributes:
         alpha: singularity index, None for a measure that has none.
         Lambda: (p,) complex128, Re < 0, one of each conjugate pair.
-        B_tilde: (p,) complex128 of unit root-mean-square.
+        B_tilde: (p,) complex128, scaled as the option B_scale says; by default of unit root-mean-square.
     """
 
     alpha: float | None
@@ -46,6 +46,16 @@ class Block:
         """Mean lag remembered, in units of time; see `hippo.time_scale`."""
         paired = self.Lambda[self.Lambda.imag != 0].conj()
         return hippo.time_scale(np.concatenate([self.Lambda, paired]))
+
+    def with_conjugates(self) -> Block:
+        """Both modes of every conjugate pair. A real mode stands alone, and no longer counts half."""
+        paired = self.Lambda.imag != 0
+        B_tilde = np.where(paired, self.B_tilde, 2.0 * self.B_tilde)
+        return Block(
+            self.alpha,
+            np.concatenate([self.Lambda, self.Lambda[paired].conj()]),
+            np.concatenate([B_tilde, self.B_tilde[paired].conj()]),
+        )
 
 
 @dataclass(frozen=True)
@@ -72,15 +82,15 @@ class Measure:
         """Whether the eigenvalues, not only B_tilde, depend on alpha."""
         return self.takes_alpha and self.imag in OWN and self.name != "fractional"
 
-    def block_order(self, d_state: int, n_blocks: int) -> int:
+    def block_order(self, d_state: int, n_blocks: int, conj_sym: bool = True) -> int:
         """Order of one block's operator: d_state / K, or half of it where every real mode is made a pair.
 
         Raises:
             UsageError: d_state cannot be split so.
         """
-        parts = 2 * n_blocks if self.imag in ADDED else n_blocks
+        parts = 2 * n_blocks if self.imag in ADDED and conj_sym else n_blocks
         if d_state % parts:
-            per = "2 * n_alphas (each mode stands for a conjugate pair)" if self.imag in ADDED else "n_alphas"
+            per = "n_alphas" if parts == n_blocks else "2 * n_alphas (each mode stands for a conjugate pair)"
             raise UsageError(
                 f"d_state must be a multiple of {per} = {parts}, got d_state={d_state}. "
                 f"Nearest: {max(parts, round(d_state / parts) * parts)}."
@@ -92,25 +102,33 @@ class Measure:
         at_zero = hippo.operator(self.name, order, alpha=0.0, **self.options)
         return _LOWEST_DIAGONALISABLE if self.imag != "normal" and at_zero.no_direct else 0.0
 
-    def block(self, order: int, alpha: float | None) -> Block:
+    def block(self, order: int, alpha: float | None, B_scale: str = "rms") -> Block:
         """The modes of one block; see `Block`.
 
-        B_tilde = V^-1 B, with the columns of V scaled as follows (C absorbs the scale): unit diagonal where V is
-        known in closed form (`fractional`, `legs`), which keeps B_tilde smallest, else unit norm. A real eigenvalue
-        of a spectrum that is otherwise complex stands for itself alone and counts half.
+        B_tilde = V^-1 B, with the columns of V and the whole scaled as `drive` says. By default the columns have unit
+        diagonal where V is known in closed form (`fractional`, `legs`), which keeps B_tilde smallest, else unit norm;
+        C absorbs the scale. A real eigenvalue of a spectrum that is otherwise complex stands for itself alone and
+        counts half.
 
         Raises:
-            UsageError: the operator cannot be diagonalised so, or has frequencies of its own where some are added.
+            UsageError: the operator cannot be diagonalised so, or has frequencies of its own where some are added; a
+                B_scale that this block has no columns, or no finite numbers, for.
         """
         options = dict(self.options) if alpha is None else {**self.options, "alpha": alpha}
         operator = hippo.operator(self.name, order, **options)
+        columns = columns_of(B_scale)
         if self.imag in ADDED:
-            rates, log_B = _real_spectrum(operator, self.imag)
-            B_tilde = np.exp(log_B - log_B.max()).astype(complex)
-            return Block(alpha, -rates + 1j * hippo.imaginary_parts(self.imag, order), unit_rms(B_tilde))
+            rates, log_B = _real_spectrum(operator, self.imag, columns)
+            # In logarithms: a common factor may be beyond every float.
+            B_tilde = np.exp(log_B - log_B.max() if is_relative(B_scale) else log_B).astype(complex)
+            Lambda = -rates + 1j * hippo.imaginary_parts(self.imag, order)
+            return Block(alpha, Lambda, scaled(B_tilde, B_scale, operator.label))
+        if columns == "diagonal":
+            raise _no_diagonal(operator)
         diagonal = hippo.diagonalize(operator, method="direct" if self.imag == "own" else "normal")
         Lambda, _, B_tilde, weight = hippo.conjugate_half(diagonal)
-        return Block(alpha, Lambda, unit_rms(weight * B_tilde / np.abs(B_tilde).max()))
+        weights = weight * B_tilde / (np.abs(B_tilde).max() if is_relative(B_scale) else 1.0)
+        return Block(alpha, Lambda, scaled(weights, B_scale, operator.label))
 
 
 def parse_measure(measure: str | Mapping[str, Any], imag: str) -> Measure:
@@ -136,11 +154,21 @@ def parse_measure(measure: str | Mapping[str, Any], imag: str) -> Measure:
     return Measure(name, node, _AUTO.get(name, "own") if imag == "auto" else imag)
 
 
-def _real_spectrum(operator: hippo.Operator, imag: str) -> tuple[np.ndarray, np.ndarray]:
+def _no_diagonal(operator: hippo.Operator) -> UsageError:
+    """The error for columns of unit diagonal where V is not triangular."""
+    return UsageError(
+        f"B_scale='diagonal' is for the triangular eigenvectors of fractional and legs, and those of {operator.label} "
+        f"are not taken so. Use B_scale='none' for unit columns, or 'rms'."
+    )
+
+
+def _real_spectrum(operator: hippo.Operator, imag: str, columns: str) -> tuple[np.ndarray, np.ndarray]:
     """Decay rates (p,) and log |B_tilde| of an operator whose eigenvalues are real."""
-    if operator.eigensystem is not None:
+    if operator.eigensystem is not None and columns != "norm":
         system = operator.eigensystem()
         return system.eigenvalues, system.log_B_tilde
+    if columns == "diagonal":
+        raise _no_diagonal(operator)
     diagonal = hippo.diagonalize(operator)
     if (diagonal.Lambda.imag != 0).any():
         raise UsageError(

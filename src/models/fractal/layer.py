@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,25 +24,23 @@ from ..options import (
     check_steps,
 )
 from ..ssm import Continuous, DiagonalSSM, StepMatrices
-from ..ssm_init import (
-    complex_normal,
-    feedthrough,
-    lecun_normal,
-    log_steps,
-    output_matrix,
-)
+from ..ssm_init import feedthrough, output_matrix
 from ..stateful import Scale, full_precision, real_parameter
 from .alpha import Node
-from .bank import filter_bank, starting_alphas
-from .init import Block, Measure, parse_measure
-from .learned import AlphaFamily
+from .bank import MeasureNode, alphas_of_blocks, build_bank, parse_measures
+from .damping import ModeDamping
+from .drive import B_INITS, B_SCALES, input_matrix
+from .groups import BANKS, FeatureGroups
+from .init import OWN, Measure
+from .learned import alpha_family
+from .real_parts import SLOWEST, Real
 from .scaled_time import ScaledState, discretize_scaled, durations
+from .steps import check_dt_per, spread_steps, starting_steps
 
-# No mode may grow: Re Lambda is cut off here on every use, as S5's clip_eigs does.
-_LARGEST_REAL_PART = -1e-4
 _DT_MIN, _DT_MAX = 0.001, 0.1
 # How long the input of a native step of the 1 / t system lasts as a rule.
 _ONE_SAMPLE = torch.ones(1, dtype=torch.float64, device="cpu")
+_ROLES = ("A", "B", "C", "D", "dt")
 
 
 @register_layer("fractal")
@@ -66,33 +63,50 @@ class Fractal(DiagonalSSM):
             without alpha takes None only.
         measure: a registered measure, or a node with its options: "fractional" (the paper), "fractional-tau" (exact),
             "fractional-galerkin", "fractional-normal" (alpha sets the damping), "legs", "legt", "lagt", "fourier",
-            "random", or one of your own.
+            "random", or one of your own. A list of these is a mixed bank, repeated over the blocks; alpha then counts
+            the blocks whose measure has one.
         imag: frequencies. "lin", "inv", "inv2", "quad", "legs" or "none" put S4D's beside a real spectrum; "own" keeps
             the operator's, "normal" those of its normal part. "auto": lin for fractional, normal for legs and lagt,
             else own.
-        B_init: "analytic": row p of B is B_tilde_p w_p with w_p a random real row of variance 1 / H, so every mode
-            reads its own mixture of the H inputs with the weight that theory gives it: little for slow modes (in a
-            block of 8 the slowest starts with 1 / 13,000 of the fastest's). "random": complex Gaussian rows of the
-            same mean square, the paper's ablation.
+        B_init: rows of B. "analytic": row p is B_tilde_p w_p with w_p a random real row of variance 1 / H, so every
+            mode reads its own mixture of the H inputs with the weight that theory gives it: little for slow modes (in
+            a block of 8 the slowest starts with 1 / 13,000 of the fastest's). "shared": one w for all modes of a
+            block. "random": complex Gaussian rows of the same mean square, the paper's ablation.
         C_init: "trunc_standard_normal", "lecun_normal" or "complex_normal", as in S5, drawn in the eigenbasis.
         discretization: "zoh" or "bilinear".
         dt: "range": steps log-uniform in [dt_min, dt_max]. "calibrated": the same times the block's own time scale, so
             that every measure's mean memory runs from 1 / dt_max to 1 / dt_min positions.
         dt_min, dt_max: see dt; in units of one sample.
         bidirectional: add a second scan over the reversed sequence with its own C.
-        learn_alpha: train alpha, and let B_tilde (and for the tau and galerkin measures Lambda) follow it; see
-            `AlphaFamily`, also for the interval that a start must lie in. B then holds the rows w_p.
+        learn_alpha: True trains one alpha a block, and lets B_tilde (and for the tau, galerkin and normal measures
+            Lambda) follow it; see `AlphaFamily`, also for the interval that a start must lie in. B then holds the rows
+            w_p. "mode" trains one alpha a mode as the damping of fractional-normal; see `ModeDamping`.
         time: "lti": the 1 / t of the HiPPO system is replaced by a learned step, as in the paper. "ltv": the 1 / t
             system itself, whose memory stretches with the time since the start: u(c t) gives at c t the state that
             u(t) gives at t. No step is learned; dt_scale says how long each input lasts. Causal only.
         checkpoint: recompute the states in the backward instead of keeping them: less memory, more time.
+
+        What the paper leaves open; the defaults are the project's reading of it.
+        real: decay rates -Re Lambda; "own" keeps the measure's. A number, a name or node of `real_parts`, or a list of
+            these that is repeated over the blocks, replaces them beside the measure's frequencies.
+        B_scale: how B_tilde is scaled: "rms" (each block to unit root-mean-square), "columns", "diagonal", "none", or
+            "mode" (every mode alike); the table is in `drive`.
+        D_init: "normal" (trained from N(0, 1)), "zero" (trained from 0, which the paper calls typical) or "fixed"
+            (always 0, no parameter).
+        dt_per: one step a "mode", a "block" or for all ("scalar"); see `steps`.
+        conj_sym: each stored mode stands for itself and its conjugate. False stores all d_state modes, so that a block
+            of added frequencies has the order d_state / K instead of half of it, and y = Re(C_tilde x) + D u.
+        bank: "state": every block reads and feeds all features. "features": block k reads and feeds the features h
+            with h mod K = k only; n_alphas divides d_model.
+        frozen: a role, or a list of roles, that is not trained: "A" (Lambda, alpha), "B", "C", "D", "dt".
     Parameters: Lambda_re, Lambda_im, log_dt (P,); B (P, H, 2); C and, if bidirectional, C_backward (H, P, 2), last axis
-        (re, im); D (H,). log_dt only with time="lti"; alpha_logit (K,) only with learn_alpha, which has no Lambda_re
-        and Lambda_im where Lambda follows alpha.
+        (re, im); D (H,). log_dt only with time="lti", and (K,) or (1,) by dt_per; alpha_logit (K,) only with
+        learn_alpha, which has no Lambda_re and Lambda_im where Lambda follows alpha, or (P,) in place of Lambda_re
+        with "mode". With bank="features" B is (P, H / K, 2) and C (H / K, P, 2); D_init="fixed" makes D a buffer.
     Re Lambda is clipped at -1e-4 on every use, so training cannot make a mode grow.
     Raises:
         UsageError: any option that does not fit, when building.
-    Source: arXiv 2605.08833; where we differ from it is in the README of this folder.
+    Source: arXiv 2605.08833; where we differ from it, and what it leaves open, is in the README of this folder.
     """
 
     roles: ClassVar[dict[str, str]] = {
@@ -110,72 +124,125 @@ class Fractal(DiagonalSSM):
         d_state: int = 64,
         n_alphas: int = 4,
         alpha: Node | None = None,
-        measure: str | Mapping[str, Any] = "fractional",
+        measure: MeasureNode | Sequence[MeasureNode] = "fractional",
         imag: str = "auto",
-        B_init: Literal["analytic", "random"] = "analytic",
+        B_init: Literal["analytic", "shared", "random"] = "analytic",
         C_init: str = "trunc_standard_normal",
         discretization: str = "zoh",
         dt: Literal["range", "calibrated"] = "range",
         dt_min: float = _DT_MIN,
         dt_max: float = _DT_MAX,
         bidirectional: bool = False,
-        learn_alpha: bool = False,
+        learn_alpha: bool | Literal["mode"] = False,
         time: Literal["lti", "ltv"] = "lti",
         checkpoint: bool = False,
+        real: Real | Sequence[Real] = "own",
+        B_scale: Literal["rms", "columns", "diagonal", "none", "mode"] = "rms",
+        D_init: Literal["normal", "zero", "fixed"] = "normal",
+        dt_per: Literal["mode", "block", "scalar"] = "mode",
+        conj_sym: bool = True,
+        bank: Literal["state", "features"] = "state",
+        frozen: str | Sequence[str] = (),
     ):
         check_sizes("Fractal", d_model=d_model, d_state=d_state)
         check_bank("Fractal", n_alphas)
         check_parameter("Fractal", d_model=d_model, d_state=d_state)
-        check_flags("Fractal", bidirectional=bidirectional, learn_alpha=learn_alpha, checkpoint=checkpoint)
+        check_flags("Fractal", bidirectional=bidirectional, checkpoint=checkpoint, conj_sym=conj_sym)
+        if learn_alpha != "mode":
+            check_flags("Fractal", learn_alpha=learn_alpha)
         check_C_init(C_init)
         check_method(discretization)
         check_steps(dt_min, dt_max)
-        check_choice("B_init", B_init, ("analytic", "random"))
+        check_choice("B_init", B_init, B_INITS)
+        check_choice("B_scale", B_scale, B_SCALES)
+        check_choice("D_init", D_init, ("normal", "zero", "fixed"))
+        check_choice("bank", bank, BANKS)
         check_choice("dt", dt, ("range", "calibrated"))
         check_choice("time", time, ("lti", "ltv"))
+        check_dt_per(dt_per, dt)
+        if B_init == "random" and B_scale != "rms":
+            raise UsageError(f"B_init='random' takes nothing of B_tilde, so B_scale='{B_scale}' would change nothing.")
         if time == "ltv":
-            _check_ltv(bidirectional, discretization, dt, dt_min, dt_max)
-        parsed = parse_measure(measure, imag)
-        order = parsed.block_order(d_state, n_alphas)
-        alphas = starting_alphas(parsed, order, n_alphas, alpha)
-        family = _family(parsed, order, B_init) if learn_alpha else None
-        if family is not None:
-            alphas = family.inside(alphas)
-        bank = filter_bank(parsed, order, n_alphas, alphas)
-        n_modes = sum(len(block.Lambda) for block in bank)
-        C = [output_matrix(C_init, d_model, n_modes, d_state) for _ in range(2 if bidirectional else 1)]
+            _check_ltv(bidirectional, discretization, dt, dt_min, dt_max, dt_per)
+        measures = parse_measures(measure, imag, n_alphas)
+        orders = [each.block_order(d_state, n_alphas, conj_sym) for each in measures]
+        alphas = alphas_of_blocks(measures, orders, alpha)
+        family = damping = None
+        if learn_alpha == "mode":
+            damping = ModeDamping(measures)
+        elif learn_alpha:
+            family = alpha_family(measures, orders, conj_sym, B_init=B_init, B_scale=B_scale, real=real)
+            alphas = tuple(family.inside(np.array(alphas)).tolist())
+        blocks = build_bank(measures, orders, alphas, real, B_scale)
+        scales = [block.time_scale for block in blocks] if dt == "calibrated" else None
+        if not conj_sym:
+            pairs = [each.imag in OWN for each in measures]
+            blocks = [block.with_conjugates() if own else block for block, own in zip(blocks, pairs, strict=True)]
+        counts = tuple(len(block.Lambda) for block in blocks)
+        groups = FeatureGroups(d_model, counts) if bank == "features" else None
+        width, size = (d_model, d_state) if groups is None else (groups.size, d_state // n_alphas)
+        C = [output_matrix(C_init, width, sum(counts), size) for _ in range(2 if bidirectional else 1)]
+        B = input_matrix(B_init, [block.B_tilde for block in blocks], width, weighted=family is None)
+        # Drawn in any case, so that a seed gives the same steps.
+        D = feedthrough(d_model)
         super().__init__(
-            B=_input_matrix(B_init, bank, d_model, weighted=family is None),
+            B=B,
             C=C[0],
-            D=feedthrough(d_model),
+            D=D if D_init == "normal" else torch.zeros_like(D),
             C_backward=C[1] if bidirectional else None,
+            conj_sym=conj_sym,
             checkpoint=checkpoint,
         )
-        self.measure, self.time, self.discretization = parsed, time, discretization
-        self._alphas, self._family, self._analytic = alphas, family, B_init == "analytic"
+        self.measures, self.groups, self.time, self.discretization = measures, groups, time, discretization
+        self._alphas, self._family, self._damping, self._counts = alphas, family, damping, counts
+        self._weighted = family is not None and B_init != "random"
+        if D_init == "fixed":
+            fixed = self.D.detach()
+            del self.D
+            self.register_buffer("D", fixed)
+        Lambda = np.concatenate([block.Lambda for block in blocks])
         if family is not None:
-            self.alpha_logit = real_parameter(family.logit(alphas))
-        if family is None or not parsed.follows_alpha:
-            Lambda = torch.from_numpy(np.concatenate([block.Lambda for block in bank]))
-            self.Lambda_re = real_parameter(Lambda.real)
-            self.Lambda_im = real_parameter(Lambda.imag)
+            self.alpha_logit = real_parameter(family.logit(np.array(alphas)))
+        elif damping is not None:
+            self.alpha_logit = real_parameter(damping.logit(Lambda))
+        if family is None or not family.moves_Lambda:
+            if damping is None:
+                self.Lambda_re = real_parameter(torch.from_numpy(Lambda.real))
+            self.Lambda_im = real_parameter(torch.from_numpy(Lambda.imag))
         if time == "lti":
-            log_dt = log_steps(n_modes, dt_min, dt_max)
-            if dt == "calibrated":
-                scales = np.repeat([math.log(b.time_scale) for b in bank], [len(b.Lambda) for b in bank])
-                log_dt += torch.from_numpy(scales)
-            self.log_dt = real_parameter(log_dt)
+            self.log_dt = real_parameter(starting_steps(dt_per, counts, dt_min, dt_max, scales))
+        self._freeze(frozen)
+
+    def _freeze(self, frozen: str | Sequence[str]) -> None:
+        if not isinstance(frozen, Sequence):
+            raise UsageError(f"frozen is a list of roles, frozen=[A, dt], got {frozen!r}. Roles: {', '.join(_ROLES)}.")
+        of_role: dict[str, list[torch.nn.Parameter]] = {role: [] for role in _ROLES}
+        for name, parameter in self.named_parameters(recurse=False):
+            of_role[self.roles[name]].append(parameter)
+        for role in [frozen] if isinstance(frozen, str) else frozen:
+            check_choice("frozen", role, _ROLES)
+            if not of_role[role]:
+                raise UsageError(f"This Fractal has no parameter of the role '{role}', so there is nothing to freeze.")
+            for parameter in of_role[role]:
+                parameter.requires_grad_(False)
+
+    @property
+    def measure(self) -> Measure:
+        """The measure of the first block; of all of them unless the bank is mixed (`measures`)."""
+        return self.measures[0]
 
     @property
     def alphas(self) -> tuple[float, ...]:
-        """The K alphas; empty for a measure that has none.
+        """The alphas of the blocks that have one: K of them, or fewer; with learn_alpha="mode" one a mode.
 
         With learn_alpha the current ones. Otherwise those that this layer was built from: its modes have been trained
         away from them since, and weights that were loaded may have started from others.
         """
         if self._family is not None:
             return tuple(self._family.alpha(self.alpha_logit).tolist())
-        return () if self._alphas is None else tuple(self._alphas.tolist())
+        if self._damping is not None:
+            return tuple(self._damping.alpha(self.alpha_logit).tolist())
+        return tuple(alpha for alpha in self._alphas if alpha is not None)
 
     @property
     def Lambda(self) -> Tensor:
@@ -191,18 +258,25 @@ class Fractal(DiagonalSSM):
         """Lambda (P,) and B_tilde (P, H)."""
         B = torch.view_as_complex(self.B)
         if self._family is None:
-            return self._free_Lambda(), B
-        Lambda, weight = self._family.modes(self.alpha_logit)
-        return (
-            Lambda if self.measure.follows_alpha else self._free_Lambda(),
-            weight[:, None] * B if self._analytic else B,
-        )
+            Lambda = self._free_Lambda()
+        else:
+            Lambda, weight = self._family.modes(self.alpha_logit)
+            Lambda = Lambda if self._family.moves_Lambda else self._free_Lambda()
+            B = weight[:, None] * B if self._weighted else B
+        return Lambda, B if self.groups is None else self.groups.spread_B(B)
 
     def _free_Lambda(self) -> Tensor:
-        return torch.complex(self.Lambda_re.clamp(max=_LARGEST_REAL_PART), self.Lambda_im)
+        if self._damping is not None:
+            return torch.complex(self._damping.real_parts(self.alpha_logit), self.Lambda_im)
+        # No mode may grow, as with S5's clip_eigs.
+        return torch.complex(self.Lambda_re.clamp(max=-SLOWEST), self.Lambda_im)
+
+    def _output(self, C: Tensor) -> Tensor:
+        return C if self.groups is None else self.groups.spread_C(C)
 
     def _continuous(self) -> Continuous:
-        return Continuous(*self._modes(), torch.exp(self.log_dt), self.discretization)
+        dt = torch.exp(spread_steps(self.log_dt, self._counts))
+        return Continuous(*self._modes(), dt, self.discretization)
 
     def forward(
         self,
@@ -295,33 +369,16 @@ class Fractal(DiagonalSSM):
     def extra_repr(self) -> str:
         """Sizes and options in the module's printed form."""
         alphas = ", ".join(f"{alpha:.3g}" for alpha in self.alphas)
+        learned = self._family is not None or self._damping is not None
+        measures = " + ".join(dict.fromkeys(f"{each.name}, imag={each.imag}" for each in self.measures))
         return (
-            f"d_model={self.d_model}, n_modes={self.n_modes}, measure={self.measure.name}, imag={self.measure.imag}, "
-            f"{'alphas' if self._family else 'initial_alphas'}=({alphas}), time={self.time}, "
+            f"d_model={self.d_model}, n_modes={self.n_modes}, measure={measures}, "
+            f"{'alphas' if learned else 'initial_alphas'}=({alphas}), time={self.time}, "
             f"bidirectional={self.bidirectional}, discretization={self.discretization}"
         )
 
 
-def _family(measure: Measure, order: int, B_init: str) -> AlphaFamily:
-    family = AlphaFamily(measure, order)
-    if B_init == "random" and not measure.follows_alpha:
-        raise UsageError(
-            f"With B_init='random' nothing of {measure.name} depends on alpha, so there is nothing to learn. "
-            f"Use B_init='analytic' or measure='fractional-tau'."
-        )
-    return family
-
-
-def _input_matrix(B_init: str, bank: list[Block], d_model: int, weighted: bool) -> Tensor:
-    """(P, H) complex, of mean square 1 / H; the rows w_p alone when not weighted by B_tilde."""
-    B_tilde = torch.from_numpy(np.concatenate([block.B_tilde for block in bank]))
-    if B_init == "random":
-        return complex_normal((len(B_tilde), d_model), variance=1 / d_model)
-    rows = lecun_normal((len(B_tilde), d_model), fan_in=d_model)
-    return B_tilde[:, None] * rows if weighted else rows.to(B_tilde.dtype)
-
-
-def _check_ltv(bidirectional: bool, discretization: str, dt: str, dt_min: float, dt_max: float) -> None:
+def _check_ltv(bidirectional: bool, discretization: str, dt: str, dt_min: float, dt_max: float, dt_per: str) -> None:
     """Refuse what the 1 / t system cannot use."""
     if bidirectional:
         raise UsageError(
@@ -332,7 +389,8 @@ def _check_ltv(bidirectional: bool, discretization: str, dt: str, dt_min: float,
         raise UsageError(
             f"Fractal with time='ltv' is evaluated exactly, as a zoh; got discretization={discretization}."
         )
-    if dt != "range" or (dt_min, dt_max) != (_DT_MIN, _DT_MAX):
+    if (dt, dt_per) != ("range", "mode") or (dt_min, dt_max) != (_DT_MIN, _DT_MAX):
         raise UsageError(
-            f"Fractal with time='ltv' has no step, so dt={dt}, dt_min={dt_min}, dt_max={dt_max} would change nothing."
+            f"Fractal with time='ltv' has no step, so dt={dt}, dt_min={dt_min}, dt_max={dt_max}, dt_per={dt_per} would "
+            f"change nothing."
         )

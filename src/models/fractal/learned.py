@@ -1,7 +1,8 @@
-"""A trainable alpha: modes as a differentiable function of the singularity indices."""
+"""A trainable alpha: modes as a differentiable function of the singularity indices, one a block or one a mode."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,39 @@ _MARGIN = 0.01
 _CHECKED_ALPHAS = 24
 
 
+def alpha_family(measures: Sequence[Measure], orders: Sequence[int], conj_sym: bool, **chosen: Any) -> AlphaFamily:
+    """The family that learn_alpha=True trains in, if the layer's other options leave room for it.
+
+    Args:
+        measures, orders: of the K blocks.
+        conj_sym: of the layer.
+        chosen: its options B_init, B_scale and real.
+    Raises:
+        UsageError: several measures, options that replace what alpha would decide, or see `AlphaFamily`.
+    """
+    measure = measures[0]
+    if any(other != measure for other in measures):
+        raise UsageError("learn_alpha needs one measure for all blocks, got a list of several. Use learn_alpha=false.")
+    for option, default in (("B_scale", "rms"), ("real", "own")):
+        if chosen[option] != default:
+            raise UsageError(
+                f"learn_alpha=true lets alpha decide the modes, so {option}={chosen[option]!r} cannot. Leave "
+                f"{option} at '{default}', or use learn_alpha=false."
+            )
+    if not conj_sym and measure.imag not in ADDED:
+        raise UsageError(
+            f"learn_alpha=true keeps one of each conjugate pair that {measure.name} has. Use conj_sym=true, or "
+            f"learn_alpha=false."
+        )
+    family = AlphaFamily(measure, orders[0])
+    if chosen["B_init"] == "random" and not measure.follows_alpha:
+        raise UsageError(
+            f"With B_init='random' nothing of {measure.name} depends on alpha, so there is nothing to learn. "
+            f"Use B_init='analytic' or measure='fractional-tau'."
+        )
+    return family
+
+
 class AlphaFamily:
     """The modes of K blocks as a function of K trainable numbers.
 
@@ -40,6 +74,7 @@ class AlphaFamily:
         order: order of a block's operator.
     Attributes:
         low, high: bounds of the open interval that alpha moves in.
+        moves_Lambda: whether Lambda follows alpha, not only B_tilde.
     Raises:
         UsageError: a measure or frequencies whose modes have no derivative by alpha, or a block order at which
             eigenvalues meet inside the interval.
@@ -47,6 +82,7 @@ class AlphaFamily:
 
     def __init__(self, measure: Measure, order: int):
         self.low, self.high = _interval(measure)
+        self.moves_Lambda = measure.follows_alpha
         self._key = measure.name, measure.imag, order, _modes_of_a_block(measure, order, self.low, self.high)
 
     def inside(self, alphas: np.ndarray) -> np.ndarray:

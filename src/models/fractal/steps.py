@@ -1,0 +1,67 @@
+"""Steps of the modes: one a mode, one a block, or one for the whole state.
+
+    dt_per    log_dt
+    mode      (P,), as in S5: drawn for every mode, so a factor of dt_max / dt_min lies between neighbours
+    block     (K,): the modes of a block keep the hierarchy of their eigenvalues
+    scalar    (1,): one clock for the layer
+A step a feature needs a state a feature, which a layer with many inputs does not have; the layer `fractal-conv` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...errors import UsageError
+from ..options import check_choice
+from ..ssm_init import log_steps
+
+DT_PER = ("mode", "block", "scalar")
+
+
+def check_dt_per(dt_per: str, dt: str) -> None:
+    """Refuse what is no choice, and a single step calibrated by several blocks.
+
+    Raises:
+        UsageError: says which.
+    """
+    if dt_per == "feature":
+        raise UsageError(
+            "dt_per='feature' needs a state for each feature, and Fractal's is shared by all of them. Use the layer "
+            "fractal-conv (model=fractal-conv), which has a step a feature, or dt_per='mode', 'block' or 'scalar'."
+        )
+    check_choice("dt_per", dt_per, DT_PER)
+    if dt_per == "scalar" and dt == "calibrated":
+        raise UsageError(
+            "dt='calibrated' multiplies the step of each block by its own time scale, so dt_per='scalar' cannot hold "
+            "it. Use dt_per='block', or dt='range'."
+        )
+
+
+def starting_steps(
+    dt_per: str, counts: Sequence[int], dt_min: float, dt_max: float, scales: Sequence[float] | None
+) -> Tensor:
+    """log_dt as it starts, float64: log-uniform draws, one for each of dt_per, plus log(scale) of the block if given.
+
+    Args:
+        counts: modes of each block.
+        scales: time scale of each block, for dt="calibrated"; None leaves the draws.
+    """
+    of_block = {"mode": counts, "block": [1] * len(counts), "scalar": [1]}[dt_per]
+    log_dt = log_steps(sum(of_block), dt_min, dt_max)
+    if scales is not None:
+        logs = torch.tensor([math.log(scale) for scale in scales], dtype=torch.float64, device="cpu")
+        log_dt += logs.repeat_interleave(torch.tensor(of_block, device="cpu"))
+    return log_dt
+
+
+def spread_steps(log_dt: Tensor, counts: Sequence[int]) -> Tensor:
+    """log_dt of every mode, (P,), from what is stored."""
+    if len(log_dt) == sum(counts):
+        return log_dt
+    if len(log_dt) == 1:
+        return log_dt.expand(sum(counts))
+    return torch.cat([step.expand(count) for step, count in zip(log_dt, counts, strict=True)])
