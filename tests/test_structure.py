@@ -25,7 +25,7 @@ ALLOWED = {
     "ops": {"errors", "jit_cache", "ops"},
     "sweep": {"errors", "files"},
     "hippo": {"errors", "registry", "hippo"},
-    "models": {"errors", "registry", "checkpoint", "ops", "hippo", "models"},
+    "models": {"errors", "files", "registry", "checkpoint", "ops", "hippo", "models"},
     "data": {"errors", "jit_cache", "registry", "data"},
     "compare": {
         *("errors", "config", "config_errors", "registry", "train", "data.base", "models.build", "compare"),
@@ -34,7 +34,7 @@ ALLOWED = {
     },
     "training": {
         *("errors", "files", "ranges", "registry", "checkpoint", "config", "training"),
-        *("data.base", "data.contract", "models.base", "models.backbone", "ops"),
+        *("data.base", "data.contract", "models.base", "models.backbone", "models.marks", "ops"),
     },
 }
 

@@ -15,8 +15,8 @@ from .blocks.block import Block
 from .blocks.decoder import POOLS, build_head, pool_positions
 from .blocks.dense import check_framework
 from .blocks.encoder import Encoder
-from .blocks.mixer import MIXERS
 from .blocks.norm import build_norm
+from .marks import no_weight_decay
 
 LARGEST_DEPTH = 1000
 
@@ -81,7 +81,7 @@ class SequenceModel(nn.Module):
         options = {key: value for key, value in locals().items() if key not in ("self", "__class__", "layer")}
         super().__init__()
         check_options("SequenceModel", SequenceModel, options, ())
-        _check(n_classes, d_model, n_layers, dropout, bn_momentum, pool, mixer, d_ff)
+        _check(n_classes, d_model, n_layers, pool)
         check_framework(framework)
         self.d_model, self.pool, self.task = d_model, pool, task
         self.encoder = Encoder(
@@ -187,6 +187,10 @@ class SequenceModel(nn.Module):
             x = self.final_norm(x[:, None])[:, 0]
         return x, (position + 1, tuple(new_states))
 
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters that are trained without weight decay, as timm asks for them."""
+        return no_weight_decay(self)
+
     def initial_state(self, batch_size: int) -> Any:
         """The state of rest: (position (B,) int64, one state a block). Raises UsageError if the layers carry none."""
         states = tuple(block.layer.initial_state(batch_size) for block in self.blocks)
@@ -227,27 +231,10 @@ def check_depth(n_layers: int) -> None:
         raise UsageError(f"The model takes n_layers of at most {LARGEST_DEPTH}, got {n_layers}. Usual are 4 to 8.")
 
 
-def _check(
-    n_classes: int,
-    d_model: int,
-    n_layers: int,
-    dropout: float,
-    bn_momentum: float,
-    pool: str,
-    mixer: str,
-    d_ff: int | None,
-) -> None:
+def _check(n_classes: int, d_model: int, n_layers: int, pool: str) -> None:
     for name, value in {"n_classes": n_classes, "d_model": d_model, "n_layers": n_layers}.items():
         if value < 1:
             raise UsageError(f"The model needs {name} >= 1, got {value}.")
     check_depth(n_layers)
-    if not 0.0 <= dropout < 1.0:
-        raise UsageError(f"dropout is a probability in [0, 1), got {dropout}.")
-    if not 0.0 < bn_momentum <= 1.0:
-        raise UsageError(f"bn_momentum is a share in (0, 1], got {bn_momentum}. Flax's momentum m is 1 - m here.")
     if pool not in POOLS:
         raise unknown("pool", pool, POOLS)
-    if mixer not in MIXERS:
-        raise unknown("mixer", mixer, MIXERS)
-    if d_ff is not None and mixer != "mlp":
-        raise UsageError(f"d_ff is the width of the feed-forward sub-block of mixer='mlp', but the mixer is '{mixer}'.")
