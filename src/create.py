@@ -1,4 +1,4 @@
-"""Models by name: `create_model`, `list_models`. Their settings are those of the packaged configs/model, nothing else."""
+"""Models by name: `create_model`, `list_models`. Their settings are those of the packaged configs/model."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ class SequenceModel(nn.Module):
         n_layers: number of blocks, >= 1.
         mixer: what follows the layer: "glu" (S4), "full_glu", "half_glu1", "half_glu2", "gelu" (S5), "silu_gate"
             (FRACTAL), or "mlp" (Transformer: nothing, then a feed-forward sub-block).
-        norm: "layer", "batch" (as published for S4 and S5: padding counts in the statistics) or "batch-masked".
+        norm: "layer", "batch" (as published for S4 and S5: padding counts in the statistics), "batch-masked", or
+            "layer-scalar" (one scale and one shift for all features, as S4's own layer norm has).
         prenorm: norm before the layer (True) or after the residual sum (False).
         final_norm: one more norm after the last block (S4: with prenorm only; S5: never).
         dropout: probability in [0, 1); draws are shared by all positions of a sample except one inside "glu".

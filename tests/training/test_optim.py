@@ -247,7 +247,7 @@ def test_the_groups_of_a_foreign_model_are_explained():
         assert group["rule"] in said
     for name, _ in Foreign().named_parameters():
         assert said.count(f"{name}") >= 1
-    assert "ssm, no decay: lr 0.001, weight decay 0, 84 parameters in 5 tensors" in said
+    assert "ssm, no decay: lr 0.001, weight decay 0, 100 parameters in 5 tensors" in said
 
 
 def test_numbers_in_place_of_those_of_the_configuration():
