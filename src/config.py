@@ -24,6 +24,11 @@ SCHEDULES = ("cosine", "cosine-s5", "inverse-sqrt", "constant")
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 ACCELERATORS = ("auto", "cpu", "gpu")
 STRATEGIES = ("auto", "ddp")
+# Keys of earlier versions, and what to say instead.
+RENAMED = {
+    "training.target_accuracy": "Set training.target, a value of the task's main metric: training.target=0.95 ends the "
+    "fit at an accuracy of 95 %."
+}
 
 
 @dataclass
@@ -102,7 +107,10 @@ class TrainingConfig:
     checkpoint_minutes: last.ckpt is written at least so often, besides after every validation; None for only then.
     requeue: for SLURM: after SIGUSR1 the job is queued again (`scontrol requeue`), and a command whose run folder holds
         last.ckpt goes on from it. The folder is then named after the job unless hydra.run.dir says otherwise.
-    target_accuracy: the fit ends at the first validation with at least this accuracy, in (0, 1].
+    loss: of regression with model.output=point: "mse" (also null), "mae" or "huber", which is squared up to an error of
+        1 and absolute beyond. Other outputs and tasks have one loss of their own.
+    target: the fit ends at the first validation whose main metric is at least as good: an accuracy of `target` or more,
+        in (0, 1], or for regression a mean squared error of `target` or less.
     bucket_by_length: batches of samples of similar length (less padding); needs a dataset that knows its lengths.
     num_workers: loader processes; the order of the samples does not depend on it.
     train_eval_samples: how many training samples the final table scores on the selected checkpoint.
@@ -117,7 +125,8 @@ class TrainingConfig:
     max_minutes: Optional[float] = None
     checkpoint_minutes: Optional[float] = 10.0
     requeue: bool = False
-    target_accuracy: Optional[float] = None
+    loss: Optional[str] = None
+    target: Optional[float] = None
     bucket_by_length: bool = False
     num_workers: int = 0
     train_eval_samples: int = 2000
@@ -212,6 +221,8 @@ def _refuse_additions(cfg: DictConfig, part: Any, prefix: str = "") -> None:
     """Refuse keys that `+key=value` forced into a typed node, where nothing reads them."""
     known = [entry.name for entry in fields(part)]
     for key in cfg:
+        if renamed := RENAMED.get(f"{prefix}{key}"):
+            raise UsageError(f"There is no key '{prefix}{key}' any more. {renamed}")
         if key not in known:
             raise UsageError(f"Unknown key '{prefix}{key}'. Known: {', '.join(known)}.{did_you_mean(str(key), known)}")
         if is_dataclass(getattr(part, key)):

@@ -22,7 +22,7 @@ from omegaconf.errors import (
 )
 
 from .arguments import option_value
-from .config import Config
+from .config import RENAMED, Config
 from .errors import UsageError, did_you_mean
 
 _GROUPS = ("model", "dataset", "optimizer", "scheduler", "trainer", "experiment", "budget")
@@ -198,6 +198,8 @@ def _chain(error: BaseException, contexts: bool = False) -> list[BaseException]:
 def _unknown_key(key_error: ConfigKeyError | ConfigAttributeError, context: str) -> str:
     full_key = str(key_error.full_key)
     parent, _, key = full_key.rpartition(".")
+    if full_key in RENAMED:
+        return f"{_place(context)}there is no key '{full_key}' any more. {RENAMED[full_key]}"
     if full_key in _GROUPS:
         return _chosen_by_name(full_key)
     known = {str(name) for name in key_error.parent_node} - {"hydra"} | set(() if parent else _GROUPS)

@@ -108,7 +108,7 @@ RANGES: dict[str, Range] = {
     "training.max_steps": _count(1, _LARGEST_STEP),
     "training.max_minutes": Range(0, 1e9),
     "training.checkpoint_minutes": Range(0, 1e9),
-    "training.target_accuracy": Range(0, 1, open_low=True, hint="It is a share of the samples."),
+    "training.target": Range(0, open_low=True, hint="It is a value of the main metric."),
     "training.num_workers": _count(
         0, _MOST_WORKERS, hint=f"Each is a process, and this machine has {os.cpu_count() or 1} core(s)."
     ),

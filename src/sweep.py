@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from .errors import RunFailed, UsageError
 from .files import WriteFailed, write_text
 
 _OUTCOME = ".job-{}.json"
-_COLUMNS = ("job", "overrides", "value", "status", "folder", "error")
+_COLUMNS = ("job", "overrides", "metric", "value", "status", "folder", "error")
 
 
 class SweepFolder(Callback):
@@ -92,8 +92,19 @@ def sweep_table() -> Iterator[Sweep]:
             sweep.status = int(any(outcome["status"] != "finished" for outcome in outcomes))
 
 
-def run_job(run: Callable[[], float], hydra_config: Any) -> float:
-    """One job of a sweep: the value of `run`, or NaN when it fails, so that the sweep goes on.
+def validation_score(facts: Mapping[str, Any]) -> tuple[str, float]:
+    """(name and direction, value) of the main metric of the validation, from the facts of a record.
+
+    The value of an accuracy is to be maximised, that of a mean squared error to be minimised: a sweeper that searches
+    needs hydra.sweeper.direction=minimize for it.
+    """
+    name = facts["metric"]["name"]
+    direction = "higher" if facts["metric"]["higher_is_better"] else "lower"
+    return f"{name}, {direction} is better", float(facts["metrics"]["val"][name])
+
+
+def run_job(run: Callable[[], Mapping[str, Any]], hydra_config: Any) -> float:
+    """One job of a sweep: the validation score of what `run` returns, or NaN if it fails, so that the sweep goes on.
 
     The message of the failure is printed at once; a traceback where it is not a mistake that can be told in words.
     """
@@ -101,12 +112,13 @@ def run_job(run: Callable[[], float], hydra_config: Any) -> float:
         "job": hydra_config.job.num,
         "overrides": " ".join(hydra_config.overrides.task),
         "folder": os.path.relpath(hydra_config.runtime.output_dir),
+        "metric": "",
         "value": math.nan,
     }
     # What stays when the process is killed.
     status, error_text = "interrupted", ""
     try:
-        outcome["value"] = run()
+        outcome["metric"], outcome["value"] = validation_score(run())
         status = "finished"
     except (Exception, SystemExit) as error:
         # Somebody's layer may call sys.exit: that ends its run only.
@@ -144,12 +156,15 @@ def _tell(outcomes: list[dict[str, Any]], folder: Path) -> None:
     writer.writeheader()
     writer.writerows(outcomes)
     table = Table(title=f"Sweep {os.path.relpath(folder)}", title_justify="left")
-    for column in _COLUMNS[:-1]:
+    metrics = {outcome["metric"]: None for outcome in outcomes if outcome["metric"]}
+    table.caption = f"value: validation {'; '.join(metrics)}" if metrics else None
+    table.caption_justify = "left"
+    for column in ("job", "overrides", "value", "status", "folder"):
         table.add_column(column, justify="right" if column in ("job", "value") else "left", overflow="fold")
     shared = set.intersection(*(set(outcome["overrides"].split(" ")) for outcome in outcomes))
     for outcome in outcomes:
         own = [override for override in outcome["overrides"].split(" ") if override not in shared]
-        value = f"{outcome['value']:.4f}"
+        value = f"{outcome['value']:.4{'f' if outcome['metric'].startswith('accuracy') else 'g'}}"
         table.add_row(str(outcome["job"]), " ".join(own), value, outcome["status"], Path(outcome["folder"]).name)
     console = Console(soft_wrap=True)
     console.print(table, soft_wrap=False)

@@ -32,7 +32,7 @@ from .config import Config, compose, register_schema, to_yaml, typed
 from .config_errors import brief, explain, explain_value_error, package_found
 from .errors import RunFailed, UsageError, did_you_mean
 from .files import WriteFailed
-from .sweep import held_back, run_job, sweep_table
+from .sweep import held_back, run_job, sweep_table, validation_score
 from .training.processes import ranks_hidden
 from .training.signals import Interrupted, Signals, Stop, name
 
@@ -117,18 +117,21 @@ def _main(traceback_wanted: bool) -> int:
 
 @hydra.main(config_path="pkg://fractal_ssm.configs", config_name="config", version_base="1.3")
 def _job(cfg: DictConfig) -> float:
-    """One run of hydra; the value it returns is what a sweeper maximises, and NaN for a job of a sweep that failed."""
+    """One run of hydra; returns what a sweeper optimises, the main metric of the validation (`validation_score`).
+
+    NaN for a job of a sweep that failed.
+    """
     hydra_config = HydraConfig.get()
     with held_back(hydra_config):
         if hydra_config.mode != RunMode.MULTIRUN:
-            return _one_run(cfg, hydra_config)
+            return validation_score(_one_run(cfg, hydra_config))[1]
         _check_sweep(cfg, hydra_config)
         return run_job(lambda: _one_run(cfg, hydra_config), hydra_config)
     return math.nan
 
 
-def _one_run(cfg: DictConfig, hydra_config: Any) -> float:
-    """The run of a composed configuration in the folder that hydra has made; its validation accuracy."""
+def _one_run(cfg: DictConfig, hydra_config: Any) -> dict[str, Any]:
+    """The run of a composed configuration in the folder that hydra has made; the facts of its record."""
     try:
         OmegaConf.resolve(cfg)
         OmegaConf.set_readonly(cfg, True)
@@ -143,7 +146,7 @@ def _one_run(cfg: DictConfig, hydra_config: Any) -> float:
     except (UsageError, OmegaConfBaseException) as error:
         _remove_if_empty(Path(hydra_config.runtime.output_dir))
         raise UsageError(explain(error)) from error
-    return facts["metrics"]["val"]["accuracy"]
+    return facts
 
 
 def run(
@@ -164,13 +167,28 @@ def run(
         Interrupted: a KeyboardInterrupt, after Ctrl-C or another signal of `HANDLED`; the record says "interrupted" and
             last.ckpt can be resumed.
     """
+    data = check(config)
+    with ranks_hidden(config):
+        return _session(config, run_dir, data, choices or {}, overrides)
+
+
+def check(config: Config) -> SequenceData:
+    """Build the dataset, one block of the model and the loss, so that a mistake is told before data is made.
+
+    Returns:
+        the dataset, not yet prepared.
+    Raises:
+        UsageError: a part, an option or a value that does not exist or does not go with the others.
+    """
     data = build_data(config)
     from .data.base import SPLITS
     from .models.build import check_model, data_facts
+    from .training.tasks import build_task, check_target
 
-    check_model(config.model, data_facts(data), [data.dt_scale(split) for split in SPLITS])
-    with ranks_hidden(config):
-        return _session(config, run_dir, data, choices or {}, overrides)
+    model = check_model(config.model, data_facts(data), [data.dt_scale(split) for split in SPLITS])
+    task = build_task(data, model.output, model.quantiles, config.training.loss)
+    check_target(config.training.target, task.metric)
+    return data
 
 
 def _session(

@@ -25,7 +25,7 @@ ALLOWED = {
     "ops": {"errors", "jit_cache", "ops"},
     "sweep": {"errors", "files"},
     "hippo": {"errors", "registry", "hippo"},
-    "models": {"errors", "files", "registry", "checkpoint", "ops", "hippo", "models"},
+    "models": {"__version__", "errors", "files", "registry", "checkpoint", "ops", "hippo", "models"},
     "data": {"errors", "jit_cache", "registry", "data"},
     "compare": {
         *("errors", "config", "config_errors", "registry", "train", "data.base", "models.build", "compare"),

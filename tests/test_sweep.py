@@ -22,6 +22,12 @@ TOYS = Path(__file__).parent / "training"
 TOY = ("--config-dir", str(TOYS / "user_configs"), "experiment=toy")
 
 
+def facts_of(value: float, metric: str = "accuracy") -> dict:
+    """What of a record a sweep reads."""
+    higher = metric == "accuracy"
+    return {"metric": {"name": metric, "higher_is_better": higher}, "metrics": {"val": {metric: value}}}
+
+
 @pytest.fixture
 def sweep(tmp_path, monkeypatch, capsys):
     """(outcomes by seed, *arguments) -> exit status, rows of sweep.csv, output, errors; `run` gives the outcomes."""
@@ -34,7 +40,7 @@ def sweep(tmp_path, monkeypatch, capsys):
             outcome = outcomes[config.seed]
             if isinstance(outcome, BaseException):
                 raise outcome
-            return {"metrics": {"val": {"accuracy": outcome() if callable(outcome) else outcome}}}
+            return facts_of(outcome() if callable(outcome) else outcome)
 
         monkeypatch.setattr(train, "run", run)
         monkeypatch.setattr(sys, "argv", ["train", "-m", *TOY, *arguments])
@@ -103,7 +109,7 @@ def test_the_value_of_a_failed_job_is_nan(tmp_path):
         "runtime": {"output_dir": str(tmp_path / "3")},
         "sweep": {"dir": str(tmp_path)},
     }
-    assert run_job(lambda: 0.5, OmegaConf.create(node)) == 0.5
+    assert run_job(lambda: facts_of(0.5), OmegaConf.create(node)) == 0.5
     assert math.isnan(run_job(lambda: 1 / 0, OmegaConf.create(node)))
     assert [path.name for path in tmp_path.iterdir()] == [".job-3.json"]
 

@@ -12,11 +12,22 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..errors import UsageError
+from .targets import IGNORED, missing_like, real_targets, token_labels, whole_labels
+
+__all__ = [
+    "IGNORED",
+    "SPLITS",
+    "TASKS",
+    "Batch",
+    "Gathered",
+    "SequenceData",
+    "label_shares",
+    "missing_like",
+    "whole_labels",
+]
 
 SPLITS = ("train", "val", "test")
-TASKS = ("classification", "retrieval")
-# Target of a sample that is scored nowhere: it is in no loss, no gradient and no accuracy.
-IGNORED = -100
+TASKS = ("classification", "retrieval", "regression", "tokens")
 
 
 def label_shares(labels: np.ndarray, n_classes: int) -> list[float]:
@@ -33,7 +44,11 @@ class Batch(NamedTuple):
 
     inputs: (B, L) int64 token ids, or (B, L, d_input) float32; retrieval stacks all first documents, then all second
         ones: (2B, L).
-    targets: (B,) int64 class indices, or IGNORED.
+    targets: what the task asks for.
+        classification, retrieval: (B,) int64 class indices; IGNORED is not scored.
+        tokens: (B, L) int64 class indices; IGNORED is not scored, and stands at padded positions.
+        regression: (B, d_target) float32, or (B, L, d_target) for one target a position; NaN is a missing value, which
+            is not scored, and stands at padded positions.
     lengths: (B,) int64 valid positions, or (2B,) for retrieval.
     """
 
@@ -46,7 +61,7 @@ class Gathered(NamedTuple):
     """Samples of one length, taken at once: what `collate` may be given instead of a list of single samples.
 
     sequences: (B, L) integer token ids or (B, L, d_input) float32.
-    labels: (B,) integers.
+    labels: (B,) integers, or the array of the targets that `Batch` describes.
     """
 
     sequences: np.ndarray
@@ -60,18 +75,28 @@ class SequenceData(ABC):
     no file; `prepare` finds, generates or caches the data.
 
     Attributes:
-        task: "classification", or "retrieval" for pairs of documents.
+        task: "classification" of a sequence; "retrieval" for pairs of documents; "regression" of real numbers, by
+            squared error unless the configuration says otherwise; "tokens" for a class at every position: next-token
+            prediction, tagging.
         n_tokens: vocabulary size, special tokens included, or None when the input is real. A vocabulary that is
             counted from the data is known after `prepare`; build the model then.
         d_input: channels of a real input, or None when the input is token ids.
-        n_classes: number of classes.
+        n_classes: number of classes, None for regression.
+        d_target: values of a target of regression, >= 1; None for other tasks.
+        per_position: for regression, whether each position has a target (forecasting, denoising); if not, each
+            sequence has one.
+        causal: whether the output at a position may depend on inputs up to that position only, as in forecasting and
+            next-token prediction: layers that look ahead are then refused. False where the whole sequence is known.
         l_max: longest sequence that a batch can hold.
     """
 
     task: ClassVar[str] = "classification"
     n_tokens: int | None = None
     d_input: int | None = None
-    n_classes: int
+    n_classes: int | None = None
+    d_target: int | None = None
+    per_position: bool = False
+    causal: bool = False
     l_max: int
 
     @abstractmethod
@@ -102,18 +127,29 @@ class SequenceData(ABC):
         of sequences like those of training, 1.0 otherwise."""
         return 1.0
 
-    def collate(self, items: Gathered | Sequence[tuple[Any, int]]) -> Batch:
-        """A batch of samples, right-padded with zeros to the longest of them.
+    def reference(self) -> dict[str, float]:
+        """Scores that need no training, for the record: name -> the task's main metric on the test split.
+
+        The main metric is the accuracy, or the mean squared error for regression: {"optimal": 0.42, "AR(2)": 0.44}.
+        Asked for once a run, after `prepare`.
+        """
+        return {}
+
+    def collate(self, items: Gathered | Sequence[tuple[Any, Any]]) -> Batch:
+        """A batch of samples, right-padded to the longest of them: inputs with zeros, targets with what is not scored.
+
+        A sample is a pair (x, y): x (L,) token ids or (L, d_input) real numbers; y a class index, for "tokens" (L,)
+        class indices, for "regression" (d_target,) or (L, d_target) numbers (a plain number where d_target is 1).
 
         Raises:
             UsageError: a sample that is no pair (x, y), an x that is no array of numbers or unlike the others, a label
-                that is not a whole number.
+                that is not a whole number, a target of another shape or that is no number.
         """
         if isinstance(items, Gathered):
             inputs = torch.from_numpy(items.sequences)
             lengths = torch.full((len(inputs),), inputs.shape[1], dtype=torch.int64)
             inputs = inputs if inputs.is_floating_point() else inputs.long()
-            return Batch(inputs, whole_labels(items.labels), lengths)
+            return Batch(inputs, self._targets(items.labels, lengths), lengths)
         if not all(isinstance(item, (tuple, list)) and len(item) == 2 for item in items):
             raise UsageError("a sample is not a pair. Return (x, y): a sequence and its label.")
         sequences = [_sequence(x) for x, _ in items]
@@ -122,28 +158,14 @@ class SequenceData(ABC):
         lengths = torch.tensor([len(x) for x in sequences], dtype=torch.int64)
         padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
         inputs = padded.float() if padded.is_floating_point() else padded.long()
-        return Batch(inputs, whole_labels([y for _, y in items]), lengths)
+        return Batch(inputs, self._targets([y for _, y in items], lengths), lengths)
 
-
-def whole_labels(labels: Sequence[Any] | np.ndarray) -> Tensor:
-    """(B,) int64 of labels that are whole numbers, of whatever type.
-
-    Raises:
-        UsageError: 0.5, NaN, None, a text or a list as a label.
-    """
-    try:
-        array = np.asarray(labels)
-    except (TypeError, ValueError):
-        array = np.empty((), dtype=object)
-    if array.ndim == 1 and array.dtype.kind in "iub":
-        return torch.from_numpy(array.astype(np.int64))
-    if array.ndim == 1 and array.dtype.kind == "f":
-        whole = np.isfinite(array) & (array == np.round(array))
-        if whole.all():
-            return torch.from_numpy(array.astype(np.int64))
-        raise UsageError(f"a label is {array[~whole][0]}. Labels are whole numbers from 0 on.")
-    wrong = next((y for y in labels if not isinstance(y, (int, float, np.number))), labels[0])
-    raise UsageError(f"a label is {wrong!r}. Labels are whole numbers from 0 on.")
+    def _targets(self, values: Sequence[Any] | np.ndarray, lengths: Tensor) -> Tensor:
+        if self.task == "tokens":
+            return token_labels(values, lengths)
+        if self.task == "regression":
+            return real_targets(values, self.d_target or 1, lengths if self.per_position else None)
+        return whole_labels(values)
 
 
 def _sequence(x: Any) -> Tensor:

@@ -34,7 +34,9 @@ def check_dataset(data: Any) -> None:
     name = type(data).__name__
     if not isinstance(data, SequenceData):
         raise UsageError(f"The dataset {name} is not derived from fractal_ssm.data.base.SequenceData. Derive it.")
-    _check_count(name, "n_classes", getattr(data, "n_classes", None), 2)
+    if data.task not in TASKS:
+        raise unknown(f"task of the dataset {name}", data.task, TASKS)
+    _check_target(name, data)
     _check_count(name, "l_max", getattr(data, "l_max", None), 1)
     for key in ("n_tokens", "d_input"):
         if getattr(data, key) is not None:
@@ -44,12 +46,36 @@ def check_dataset(data: Any) -> None:
             f"The dataset {name} has n_tokens={data.n_tokens} and d_input={data.d_input}. Set one of them: n_tokens "
             f"for token ids, d_input for real channels."
         )
-    if data.task not in TASKS:
-        raise unknown(f"task of the dataset {name}", data.task, TASKS)
     for split in SPLITS:
         scale = data.dt_scale(split)
         if isinstance(scale, bool) or not isinstance(scale, numbers.Real) or not 0 < scale < math.inf:
             raise UsageError(f"The dataset {name} has dt_scale('{split}') = {scale!r}. Give a positive finite number.")
+
+
+def _check_target(name: str, data: SequenceData) -> None:
+    """Check what the dataset says of its targets: a number of classes, or d_target and per_position."""
+    for key in ("per_position", "causal"):
+        if type(getattr(data, key)) is not bool:
+            raise UsageError(f"The dataset {name} has {key}={getattr(data, key)!r}. Set True or False.")
+    if data.task == "regression":
+        if data.n_classes is not None:
+            raise UsageError(
+                f"The dataset {name} has task='regression' and n_classes={data.n_classes!r}. Leave n_classes out and "
+                f"set d_target, or choose task='classification'."
+            )
+        _check_count(name, "d_target", data.d_target, 1)
+        return
+    _check_count(name, "n_classes", data.n_classes, 2)
+    if data.d_target is not None:
+        raise UsageError(
+            f"The dataset {name} has task='{data.task}' and d_target={data.d_target!r}, which is of regression. Leave "
+            f"it out, or choose task='regression'."
+        )
+    if data.per_position and data.task != "tokens":
+        raise UsageError(
+            f"The dataset {name} has task='{data.task}' and per_position=True. A class at every position is "
+            f"task='tokens', a number at every position task='regression'."
+        )
 
 
 def check_prepared(data: SequenceData) -> None:
@@ -78,6 +104,25 @@ def check_prepared(data: SequenceData) -> None:
         ) from error
 
 
+def check_reference(data: SequenceData) -> dict[str, float]:
+    """The reference scores of a prepared dataset.
+
+    Raises:
+        UsageError: no dict of names and finite numbers.
+    """
+    found, name = data.reference(), type(data).__name__
+    if not isinstance(found, dict):
+        raise UsageError(f"{name}.reference() returned {_kind(found)}. Return a dict, name -> score on the test split.")
+    for key, value in found.items():
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not isinstance(key, str) or not number:
+            raise UsageError(
+                f"{name}.reference() gives {key!r}: {value!r}. Give names as texts and finite numbers, as in "
+                f"{{'optimal': 0.42}}."
+            )
+    return {key: float(value) for key, value in found.items()}
+
+
 def check_split(samples: Any, data: SequenceData, split: str) -> None:
     """Check one split before training: its size, all labels where it has them as an array `labels`, and a first batch.
 
@@ -89,7 +134,8 @@ def check_split(samples: Any, data: SequenceData, split: str) -> None:
         raise UsageError(f"{name}.split('{split}') returned {_kind(samples)}. Return a Dataset with len() and [index].")
     if len(samples) == 0:
         raise UsageError(f"The {split} split of the dataset {name} is empty. Every split needs at least one sample.")
-    labels = getattr(samples, "labels", None)
+    # Other targets are looked at batch by batch: reading all of them could take minutes.
+    labels = getattr(samples, "labels", None) if data.task in ("classification", "retrieval") else None
     if isinstance(labels, (np.ndarray, Tensor)) and tuple(labels.shape) == (len(samples),):
         wrong = np.flatnonzero(~np.isin(np.asarray(labels), [*range(data.n_classes), IGNORED]))
         # The sample decides: it may have another label than an array that happens to be called so.
@@ -134,9 +180,29 @@ def _fault(batch: Any, data: SequenceData) -> str | None:
     if not isinstance(batch, Batch) or not all(isinstance(part, Tensor) for part in batch):
         return f"collate returned {_kind(batch)}. Return a Batch of three tensors: inputs, targets, lengths."
     inputs, targets, lengths = batch
-    if targets.dim() != 1 or targets.dtype != torch.int64 or len(targets) == 0:
-        return f"collate returned targets {_tensor(targets)}. They are class indices (B,) in int64, B >= 1."
-    return _fault_of_inputs(inputs, len(targets), data) or _fault_of_values(inputs, targets, lengths, data)
+    return (
+        _fault_of_targets(inputs, targets, data)
+        or _fault_of_inputs(inputs, len(targets), data)
+        or _fault_of_values(inputs, lengths, data)
+        or _fault_of_target_values(targets, lengths, data)
+    )
+
+
+def _fault_of_targets(inputs: Tensor, targets: Tensor, data: SequenceData) -> str | None:
+    """Shape and dtype: (B,), (B, L), (B, d_target) or (B, L, d_target)."""
+    length = inputs.shape[1] if inputs.dim() > 1 else 0
+    if data.task == "regression":
+        shape = ((length,) if data.per_position else ()) + (data.d_target,)
+        fits, kind = targets.is_floating_point(), "real numbers"
+        axes, dtype = ("(B, L, d_target)" if data.per_position else "(B, d_target)"), "float32"
+    else:
+        shape = (length,) if data.task == "tokens" else ()
+        fits, kind = targets.dtype == torch.int64, "class indices"
+        axes, dtype = ("(B, L)" if data.task == "tokens" else "(B,)"), "int64"
+    if fits and targets.dim() == len(shape) + 1 and tuple(targets.shape[1:]) == shape and len(targets):
+        return None
+    wanted = f"{axes} = ({', '.join(map(str, ('B', *shape)))})" if shape else axes
+    return f"collate returned targets {_tensor(targets)}. They are {kind} {wanted} in {dtype}, B >= 1."
 
 
 def _fault_of_inputs(inputs: Tensor, count: int, data: SequenceData) -> str | None:
@@ -152,7 +218,7 @@ def _fault_of_inputs(inputs: Tensor, count: int, data: SequenceData) -> str | No
     return f"collate returned inputs {_tensor(inputs)} for {count} targets. They are {wanted}, L >= 1."
 
 
-def _fault_of_values(inputs: Tensor, targets: Tensor, lengths: Tensor, data: SequenceData) -> str | None:
+def _fault_of_values(inputs: Tensor, lengths: Tensor, data: SequenceData) -> str | None:
     length = inputs.shape[1]
     if length > data.l_max:
         return f"a sequence has {length} positions. The longest is l_max={data.l_max}: cut it, or raise l_max."
@@ -161,9 +227,6 @@ def _fault_of_values(inputs: Tensor, targets: Tensor, lengths: Tensor, data: Seq
     wrong = (lengths < 1) | (lengths > length)
     if bool(wrong.any()):
         return f"the length of a sequence is {_first(lengths, wrong)}. In this batch it lies in 1..{length}."
-    wrong = ((targets < 0) | (targets >= data.n_classes)) & (targets != IGNORED)
-    if bool(wrong.any()):
-        return f"the label is {_first(targets, wrong)}. {_labels(data)}"
     if data.d_input is None:
         low, high = (int(end) for end in inputs.aminmax())
         if low < 0 or high >= data.n_tokens:
@@ -178,6 +241,25 @@ def _fault_of_values(inputs: Tensor, targets: Tensor, lengths: Tensor, data: Seq
             f"the input is {inputs[tuple(position)].item()} at position {position[1]}, channel {position[2]}. "
             f"Repair the sample or leave it out; a NaN spreads to all weights in one step."
         )
+    return None
+
+
+def _fault_of_target_values(targets: Tensor, lengths: Tensor, data: SequenceData) -> str | None:
+    if data.task == "regression":
+        missing, what = targets.isnan(), "NaN"
+        if bool(targets.isinf().any()):
+            value = targets[targets.isinf()][0].item()
+            return f"a target is {value}. Targets are finite in float32; a missing one is NaN, which is not scored."
+    else:
+        missing, what = targets == IGNORED, str(IGNORED)
+        wrong = ((targets < 0) | (targets >= data.n_classes)) & ~missing
+        if bool(wrong.any()):
+            return f"the label is {_first(targets, wrong)}. {_labels(data)}"
+    if data.task == "tokens" or data.per_position:
+        padding = torch.arange(targets.shape[1]) >= lengths[:, None]
+        scored = ~(missing.all(dim=2) if missing.dim() == 3 else missing)
+        if bool((padding & scored).any()):
+            return f"a padded position has a target. Set targets at and after `lengths` to {what}, which is not scored."
     return None
 
 

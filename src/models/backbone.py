@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,30 +11,46 @@ from torch import Tensor, nn
 
 from ..errors import UsageError, unknown
 from ..registry import check_options, layers
-from .base import SequenceLayer
+from .base import SequenceLayer, valid_mask
 from .blocks.block import Block
 from .blocks.decoder import POOLS, build_head, pool_positions
 from .blocks.dense import check_framework
 from .blocks.encoder import Encoder
 from .blocks.norm import build_norm
 from .marks import no_weight_decay
+from .pretrained import Pretrained
 
 LARGEST_DEPTH = 1000
 
 
-class SequenceModel(nn.Module):
-    """Sequence classifier: encoder, n residual blocks around one kind of layer, pooling, head.
+class SequenceModel(Pretrained, nn.Module):
+    """Sequence model: encoder, n residual blocks around one kind of layer, pooling where the task asks for it, head.
+
+    Output of `forward` by task, for inputs of B sequences and L positions (`outputs` gives it from the features):
+
+        classification           (B, n_classes) logits
+        retrieval                (B, n_classes) logits for 2B stacked documents
+        tokens                   (B, L, n_classes) logits, one a position
+        regression               (B, d_target), or (B, L, d_target) with per_position=True;
+            output="gaussian"    one more axis of 2, mean and variance (> 1e-6)
+            output="quantiles"   one more axis, the quantiles in the order of their levels; they do not cross
 
     The defaults are ours and make a sample's scores independent of the padding of its batch; the published models are
     named settings of the same options (configs/model).
 
     Args:
         layer: node of the layer, `{"name": "fractal", ...}`: `name` plus options of its signature.
-        n_classes: scores a sequence.
+        n_classes: scores a sequence or position; None for regression.
         n_tokens: size of the vocabulary when the input is token ids.
         d_input: channels when the input is real. Exactly one of the two is given.
         l_max: longest sequence, for layers that ask for it; no parameter's shape depends on it.
-        task: "classification", or "retrieval" for pairs of documents stacked as (2B, L).
+        task: "classification"; "retrieval" for pairs of documents stacked as (2B, L); "tokens" for a class at every
+            position; "regression" of real numbers.
+        d_target: numbers that regression predicts; None for other tasks.
+        per_position: for regression, one prediction a position instead of one a sequence.
+        output: of regression: "point", "gaussian" or "quantiles" (see `RegressionHead`).
+        quantiles: rising levels in (0, 1), for output="quantiles".
+        causal: True refuses layers that look ahead: output t must depend on inputs up to t only, as in forecasting.
         d_model: H, width of the residual stream.
         n_layers: number of blocks, >= 1.
         mixer: what follows the layer: "glu" (S4), "full_glu", "half_glu1", "half_glu2", "gelu" (S5), "silu_gate"
@@ -44,6 +61,7 @@ class SequenceModel(nn.Module):
         final_norm: one more norm after the last block (S4: with prenorm only; S5: never).
         dropout: probability in [0, 1); draws are shared by all positions of a sample except one inside "glu".
         pool: "mean" or "last" over the valid positions, or "cls" (a learned token in front; not for causal layers).
+            Outputs of every position are not pooled: "mean" and "last" then play no part, and "cls" is refused.
         mask_padding: tell the layers the true lengths (S4 does; the published S5 lets padding pass through its scans,
             so that scores depend on how far the batch is padded).
         bn_momentum: share of the new batch in the running statistics, in (0, 1] (flax's 0.95 is 0.05).
@@ -51,6 +69,8 @@ class SequenceModel(nn.Module):
         positions: "none" or "sinusoidal" absolute positions added by the encoder.
         d_ff: width of the feed-forward sub-block of "mlp"; None means 4 H.
         framework: whose defaults dense layers, layer-norm eps and the retrieval head's GELU follow: "torch" or "flax".
+    Attributes:
+        config: the arguments that the model was built with; `save_pretrained` keeps them.
     Raises:
         UsageError: an option out of its range, or a layer or name that does not exist.
     """
@@ -59,11 +79,16 @@ class SequenceModel(nn.Module):
         self,
         layer: Mapping[str, Any],
         *,
-        n_classes: int,
+        n_classes: int | None = None,
         n_tokens: int | None = None,
         d_input: int | None = None,
         l_max: int | None = None,
         task: str = "classification",
+        d_target: int | None = None,
+        per_position: bool = False,
+        output: str = "point",
+        quantiles: Sequence[float] | None = None,
+        causal: bool = False,
         d_model: int = 128,
         n_layers: int = 6,
         mixer: str = "glu",
@@ -82,9 +107,13 @@ class SequenceModel(nn.Module):
         options = {key: value for key, value in locals().items() if key not in ("self", "__class__", "layer")}
         super().__init__()
         check_options("SequenceModel", SequenceModel, options, ())
-        _check(n_classes, d_model, n_layers, pool)
+        _check(d_model, n_layers, pool)
+        _check_positions(task, per_position, pool)
         check_framework(framework)
+        self.config = {"layer": copy.deepcopy(layer), **options}
         self.d_model, self.pool, self.task = d_model, pool, task
+        self.per_position = per_position or task == "tokens"
+        self.output, self.quantiles = output, quantiles
         self.encoder = Encoder(
             d_model,
             n_tokens,
@@ -109,7 +138,15 @@ class SequenceModel(nn.Module):
             for _ in range(n_layers)
         )
         self.final_norm = build_norm(norm, d_model, bn_momentum, framework) if final_norm else None
-        self.head = build_head(task, d_model, n_classes, framework)
+        self.head = build_head(
+            task, d_model, framework, n_classes=n_classes, d_target=d_target, output=output, quantiles=quantiles
+        )
+        if causal and not self.causal:
+            raise UsageError(
+                f"An output of this task may depend on inputs up to its own position only (causal=True), and the layer "
+                f"'{layer['name']}' as configured looks ahead. Build it with bidirectional: false, or take a causal "
+                f"layer."
+            )
         if pool == "cls" and self.causal:
             raise UsageError(
                 f"pool='cls' reads a token in front of the sequence, which a causal layer ('{layer['name']}' as "
@@ -122,17 +159,29 @@ class SequenceModel(nn.Module):
         return self.blocks[0].layer.causal
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0) -> Tensor:
-        """Scores of whole sequences.
+        """Outputs of whole sequences.
 
         Args:
             inputs: (B, L) int64 token ids, or (B, L, d_input) real; (2B, ...) for retrieval.
             lengths: (B,) int64, valid positions of each sample; None means all.
             dt_scale: factor on every layer's time step (see `SequenceLayer.forward`).
         Returns:
-            logits: (B, n_classes).
+            of the task's shape, see above; at padded positions unspecified but finite.
         """
         x, _ = self.features(inputs, lengths=lengths, dt_scale=dt_scale, return_state=False)
-        return self.head(pool_positions(x, self.pool, lengths))
+        return self.outputs(x, lengths)
+
+    def outputs(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Outputs from `features` (B, L, H), as `forward` returns them.
+
+        Where the task has an output a position, any piece of a sequence will do, and `head` takes a single step (B, H).
+        """
+        if not self.per_position:
+            return self.head(pool_positions(x, self.pool, lengths))
+        if lengths is not None:
+            # What a layer leaves at padded positions is unspecified, and must not reach the gradient of the head.
+            x = torch.where(valid_mask(lengths, x.shape[1])[..., None], x, 0.0)
+        return self.head(x)
 
     def features(
         self,
@@ -232,8 +281,22 @@ def check_depth(n_layers: int) -> None:
         raise UsageError(f"The model takes n_layers of at most {LARGEST_DEPTH}, got {n_layers}. Usual are 4 to 8.")
 
 
-def _check(n_classes: int, d_model: int, n_layers: int, pool: str) -> None:
-    for name, value in {"n_classes": n_classes, "d_model": d_model, "n_layers": n_layers}.items():
+def _check_positions(task: str, per_position: bool, pool: str) -> None:
+    """Refuse options that do not go with one output a sequence, or one a position."""
+    if per_position and task not in ("regression", "tokens"):
+        raise UsageError(
+            f"per_position=True belongs to task='regression', got task='{task}'. A class at every position is "
+            f"task='tokens'."
+        )
+    if pool == "cls" and (per_position or task == "tokens"):
+        raise UsageError(
+            "pool='cls' makes one output of a whole sequence, and this task has an output at every position. Use "
+            "pool='mean' (which plays no part there), and bidirectional: true where the task may look ahead."
+        )
+
+
+def _check(d_model: int, n_layers: int, pool: str) -> None:
+    for name, value in {"d_model": d_model, "n_layers": n_layers}.items():
         if value < 1:
             raise UsageError(f"The model needs {name} >= 1, got {value}.")
     check_depth(n_layers)

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..checkpoint import check_entries, read_checkpoint
-from ..errors import UsageError, did_you_mean
+from ..errors import UsageError
 from ..registry import check_options, import_plugins, layers
 from .backbone import SequenceModel, check_depth
+from .weights import check_sizes_named, check_weights
 
 # What a model is told by its dataset rather than by the configuration.
-DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task")
+DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task", "d_target", "per_position", "causal")
+# Facts that checkpoints of version 0.1 lack, and what they were then.
+_LATER_FACTS = {"d_target": None, "per_position": False, "causal": False}
 _PREFIX = "model."
 # What is needed of a checkpoint.
 _ENTRIES = {"run.config": Mapping, "run.config.model": Mapping, "run.data": Mapping, "state_dict": Mapping}
@@ -46,8 +48,8 @@ def build_model(node: Mapping[str, Any], facts: Mapping[str, Any]) -> SequenceMo
     return SequenceModel(**node, **facts)
 
 
-def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Sequence[float] = ()) -> None:
-    """Build one block of a model, so that a wrong name, option or value is told before data is made.
+def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Sequence[float] = ()) -> SequenceModel:
+    """Build one block of a model, so that a wrong name, option or value is told before data is made; returns it.
 
     Args:
         node: the `model` node of a configuration.
@@ -62,6 +64,7 @@ def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Se
     model = build_model({**node, "n_layers": min(1, node.get("n_layers", 1))}, facts).eval()
     for dt_scale in set(dt_scales) - {1.0}:
         _try_step(model, dt_scale, facts["d_input"])
+    return model
 
 
 def _try_step(model: SequenceModel, dt_scale: float, d_input: int | None) -> None:
@@ -90,16 +93,23 @@ def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
     stored = read_checkpoint(path)
     check_entries(path, stored, _ENTRIES)
     config, facts = stored["run"]["config"], stored["run"]["data"]
+    facts = {**_LATER_FACTS, **facts}
     if set(facts) != set(DATA_FACTS):
         raise UsageError(
             f"{str(path)!r} describes its data by {', '.join(sorted(map(str, facts))) or 'nothing'}, and needed are "
             f"{', '.join(DATA_FACTS)}. Load it with the version of this program that wrote it."
         )
     _check_imports(path, config.get("imports") or [], imports)
-    _check_sizes(path, config["model"], stored["state_dict"])
+    weights = {
+        str(key).removeprefix(_PREFIX): value
+        for key, value in stored["state_dict"].items()
+        if str(key).startswith(_PREFIX)
+    }
+    check_sizes_named(path, config["model"], weights)
     import_plugins(imports)
     model = build_model(config["model"], facts)
-    model.load_state_dict(_weights(path, stored["state_dict"], model))
+    check_weights(path, weights, model)
+    model.load_state_dict(weights)
     return model.eval()
 
 
@@ -116,48 +126,3 @@ def _check_imports(path: str | Path, named: Any, allowed: Sequence[str]) -> None
             f"runs its code; allowed here: {', '.join(allowed) or 'no import'}. If you trust it: "
             f"load_model(path, imports={[*map(str, named)]!r})."
         )
-
-
-# Options whose value is a number of rows of some parameter.
-_ROWS = ("d_model", "n_layers", "d_ff", "d_state", "blocks", "n_ssm", "n_alphas", "n_heads", "channels")
-
-
-def _check_sizes(path: str | Path, node: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """Refuse a file that names a model far larger than its weights: building it could take hours and all memory."""
-    stored = sum(value.numel() for value in weights.values() if isinstance(value, Tensor))
-    layer = node["layer"] if isinstance(node.get("layer"), Mapping) else {}
-    for key in _ROWS:
-        for value in (node.get(key), layer.get(key)):
-            if isinstance(value, int) and value > stored:
-                raise UsageError(
-                    f"{str(path)!r} names a model with {key}={value} and holds {stored} numbers, so it is not the "
-                    f"checkpoint of such a model. Take best.ckpt or last.ckpt of a run folder."
-                )
-
-
-def _weights(path: str | Path, entries: Mapping[str, Any], model: SequenceModel) -> dict[str, Tensor]:
-    """The entries of the model, checked to be what it needs: names, shapes, finite numbers."""
-    found = {str(key).removeprefix(_PREFIX): value for key, value in entries.items() if str(key).startswith(_PREFIX)}
-    needed = model.state_dict()
-    told = f"The weights in {str(path)!r} do not fit the model that it describes"
-    remedy = "Load it with the version of this program (and the layers of your own) that wrote it."
-    for kind, names in (("missing", needed.keys() - found.keys()), ("unknown", found.keys() - needed.keys())):
-        if names:
-            first = sorted(names)[0]
-            near = did_you_mean(first, needed.keys() - found.keys() if kind == "unknown" else found.keys())
-            raise UsageError(f"{told}: {len(names)} {kind}, {first!r} first.{near} {remedy}")
-    for name, value in found.items():
-        if not isinstance(value, Tensor):
-            raise UsageError(f"{told}: {name!r} is a {type(value).__name__}, not a tensor. {remedy}")
-        if value.shape != needed[name].shape:
-            shapes = f"{tuple(value.shape)}, and the model's {tuple(needed[name].shape)}"
-            raise UsageError(f"{told}: {name!r} has shape {shapes}. {remedy}")
-        if value.is_complex() != needed[name].is_complex() or value.layout != torch.strided:
-            raise UsageError(f"{told}: {name!r} is {value.dtype}, {value.layout}. {remedy}")
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            count = int((~value.isfinite()).sum())
-            raise UsageError(
-                f"{str(path)!r} holds weights that are not finite: {count} of {value.numel()} numbers of {name!r} are "
-                f"NaN or infinite. The run diverged there; take an earlier checkpoint, best.ckpt."
-            )
-    return found

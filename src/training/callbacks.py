@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 
+from .metric import Metric, number
 from .record import Metrics
 
 # Binary cross-entropy of a model that has learnt nothing, and how near to it counts as stuck.
@@ -21,6 +22,7 @@ class Curves(Callback):
 
     Args:
         metrics: where the rows go.
+        metric: the main metric of the task.
         console: for the lines; None in all processes but the first.
         every: steps between rows of the training loss.
     Attributes:
@@ -28,8 +30,8 @@ class Curves(Callback):
             processes in it.
     """
 
-    def __init__(self, metrics: Metrics, console: Console | None, every: int):
-        self._metrics, self._console, self.every = metrics, console, every
+    def __init__(self, metrics: Metrics, metric: Metric, console: Console | None, every: int):
+        self._metrics, self._metric, self._console, self.every = metrics, metric, console, every
         self.train_seconds, self.train_samples = 0.0, 0
         self._start = self._mark = time.monotonic()
         self._last_step = 0
@@ -52,7 +54,7 @@ class Curves(Callback):
         # Batches whose gradients are accumulated share a step.
         if trainer.global_step % self.every == 0 and trainer.global_step != self._last_step:
             self._last_step = trainer.global_step
-            self._row(trainer, "step", float(outputs["loss"]), float(trainer.callback_metrics["accuracy"]))
+            self._row(trainer, "step", float(outputs["loss"]), float(trainer.callback_metrics[self._metric.name]))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.train_seconds += time.monotonic() - self._mark
@@ -61,26 +63,28 @@ class Curves(Callback):
         self._mark = time.monotonic()
         if trainer.state.fn != "fit":
             return
-        train, val = pl_module.results["train"], pl_module.results["val"]
-        self._row(trainer, "train", train.loss, train.accuracy)
-        self._row(trainer, "val", val.loss, val.accuracy)
+        told, name = [], self._metric.name
+        for split in ("train", "val"):
+            result = pl_module.results[split]
+            self._row(trainer, split, result["loss"], result[name])
+            loss = f"{result['loss']:.4f}" if self._metric.is_share else number(result["loss"])
+            told.append(f"{split} loss {loss} {name} {self._metric.shown(result[name])}")
         if self._console is not None:
             self._console.print(
                 f"epoch {trainer.current_epoch}  step {trainer.global_step}  {time.monotonic() - self._start:.0f} s  "
-                f"train loss {train.loss:.4f} accuracy {train.accuracy:.4f}  "
-                f"val loss {val.loss:.4f} accuracy {val.accuracy:.4f}",
+                + "  ".join(told),
                 highlight=False,
             )
 
-    def _row(self, trainer: Trainer, split: str, loss: float, accuracy: float) -> None:
+    def _row(self, trainer: Trainer, split: str, loss: float, value: float) -> None:
         self._metrics.add(
             epoch=trainer.current_epoch,
             step=trainer.global_step,
             seconds=round(time.monotonic() - self._start, 3),
             split=split,
             loss=loss,
-            accuracy=accuracy,
             lr=max(group["lr"] for group in trainer.optimizers[0].param_groups),
+            **{self._metric.name: value},
         )
 
 
@@ -136,25 +140,33 @@ class StepLimit(Callback):
 
 
 class TargetReached(Callback):
-    """Ends the fit after a validation whose accuracy is at least `accuracy`."""
+    """Ends the fit after a validation whose main metric is `target` or better."""
 
-    def __init__(self, accuracy: float, console: Console | None):
-        self._accuracy, self._console = accuracy, console
+    def __init__(self, target: float, metric: Metric, console: Console | None):
+        self._target, self._metric, self._console = target, metric, console
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn != "fit" or pl_module.results["val"].accuracy < self._accuracy:
+        if trainer.state.fn != "fit":
+            return
+        value = pl_module.results["val"][self._metric.name]
+        if not self._metric.at_least(value, self._target):
             return
         trainer.should_stop = True
         if self._console is not None:
             self._console.print(
-                f"Target: training.target_accuracy={self._accuracy:g} reached at step {trainer.global_step}."
+                f"Target: training.target={self._target:g} reached at step {trainer.global_step} "
+                f"({self._metric.name} {self._metric.shown(value)})."
             )
 
 
 class ChanceHint(Callback):
-    """Says, once, that a binary task has stayed at chance for `steps` steps, and what has helped others."""
+    """Says, once, that a binary task has stayed at chance for `steps` steps, and what has helped others.
 
-    def __init__(self, steps: int, n_classes: int, console: Console | None):
+    Args:
+        n_classes: None for a task without classes, which has no such chance.
+    """
+
+    def __init__(self, steps: int, n_classes: int | None, console: Console | None):
         self._steps, self._binary, self._console = steps, n_classes == 2, console
         self._losses: deque[float] = deque(maxlen=steps)
         self.given = False

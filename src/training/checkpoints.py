@@ -15,6 +15,7 @@ from rich.console import Console
 from ..checkpoint import read_checkpoint
 from ..errors import UsageError
 from ..files import WriteFailed, atomic_write
+from .metric import Metric
 from .signals import Signals, Stop
 
 # The entry of a checkpoint that says that a validation has begun and not ended.
@@ -44,23 +45,24 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class BestCheckpoint(callbacks.ModelCheckpoint):
-    """best.ckpt, rewritten after a validation when `val/accuracy` is higher than ever before.
+    """best.ckpt, rewritten after a validation when the main metric is better than ever before.
 
     A run that is resumed in a folder that was moved keeps its best value and finds its file there. One whose file is
     lost begins its search for the best anew, and says so.
 
     Args:
         folder: of the checkpoints.
+        metric: the main metric of the task.
         console: to say it; None in all processes but the first.
     """
 
-    def __init__(self, folder: Path, console: Console | None):
+    def __init__(self, folder: Path, metric: Metric, console: Console | None):
         self._console = console
         super().__init__(
             dirpath=folder,
             filename="best",
-            monitor="val/accuracy",
-            mode="max",
+            monitor=f"val/{metric.name}",
+            mode=metric.mode,
             save_top_k=1,
             save_on_train_epoch_end=False,
             enable_version_counter=False,

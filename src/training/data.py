@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..config import TrainingConfig
-from ..data.base import IGNORED, SPLITS, Batch, SequenceData
+from ..data.base import SPLITS, Batch, SequenceData, missing_like
 from ..data.contract import check_batch, check_split
 from ..errors import UsageError
 from .seeding import derived_seed
@@ -102,18 +102,23 @@ class EvalBatches(Sampler[list[int]]):
 
 
 class EvalSamples(Dataset):
-    """The samples of a split, and at index n a filler: the first sample with the target IGNORED."""
+    """The samples of a split, and at index n a filler: the first sample with a target that is scored nowhere.
 
-    def __init__(self, samples: Dataset, indices: Sequence[int]):
-        self._samples, self._indices = samples, indices
+    Args:
+        task: of the dataset; it says what a missing target is.
+    """
+
+    def __init__(self, samples: Dataset, indices: Sequence[int], task: str = "classification"):
+        self._samples, self._indices, self._task = samples, indices, task
 
     def __len__(self) -> int:
         return len(self._indices)
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
         if index < len(self._indices):
             return self._samples[self._indices[index]]
-        return self._samples[self._indices[0]][0], IGNORED
+        inputs, target = self._samples[self._indices[0]]
+        return inputs, missing_like(target, self._task)
 
 
 class _Collate:
@@ -229,7 +234,7 @@ class Loaders(LightningDataModule):
             self.trainer.global_rank,
             self.trainer.world_size,
         )
-        return self._loader(EvalSamples(self._split(split), indices), batches)
+        return self._loader(EvalSamples(self._split(split), indices, self._data.task), batches)
 
     def _loader(self, samples: Dataset, batches: Sampler[list[int]]) -> DataLoader:
         loader = _Loader(

@@ -16,22 +16,23 @@ from .diagnosis import check_gradients, check_loss
 from .optim import build_optimizer, describe_groups, parameter_groups, parameter_roles
 from .scheduler import schedule
 from .seeding import seed_all
-from .tasks import Result, Tally, score
+from .tasks import Result, Tally, Task
 
 
 class Classifier(LightningModule):
-    """A model (inputs, lengths) -> logits with its loss, exact accuracies, optimiser and schedule.
+    """A model (inputs, lengths) -> outputs with its loss, exact metrics, optimiser and schedule.
 
     Args:
         model: called with the `inputs` and `lengths` of a batch and, where it is scored, the `dt_scale` of the split;
             retrieval batches hold two documents a target.
+        task: loss and metrics of its outputs.
         optimizer, scheduler: their configurations.
         seed: of the run; dropout of each step follows from it, the step's place in the run and the process.
         training_steps, steps_per_epoch: optimizer steps, for the schedule.
         run: plain facts of the run, kept in every checkpoint.
         dt_scales: split -> factor on the model's step when it is scored on that split (`SequenceData.dt_scale`);
             training is at the model's own step.
-        batch_size: samples of an ordinary training batch; batches may differ.
+        batch_targets: scored targets of an ordinary training batch; batches may differ.
     Attributes:
         results: split -> `Result` of the last full pass over it.
     """
@@ -39,6 +40,7 @@ class Classifier(LightningModule):
     def __init__(
         self,
         model: nn.Module,
+        task: Task,
         optimizer: OptimizerConfig,
         scheduler: SchedulerConfig,
         seed: int,
@@ -46,17 +48,17 @@ class Classifier(LightningModule):
         steps_per_epoch: int,
         run: dict[str, Any],
         dt_scales: Mapping[str, float],
-        batch_size: int = 1,
+        batch_targets: int = 1,
     ):
         super().__init__()
-        self.model = model
+        self.model, self.task = model, task
         self.results: dict[str, Result] = {}
         self.groups = parameter_groups(model, optimizer)
         self._optimizer, self._seed, self._run = optimizer, seed, run
         self._dt_scales = dt_scales
         self._factor = schedule(scheduler, training_steps, steps_per_epoch)
-        self._tallies = {name: Tally() for name in SPLITS}
-        self._mean = SampleMean(batch_size)
+        self._tallies = {name: Tally(task) for name in SPLITS}
+        self._mean = SampleMean(batch_targets)
 
     def group_facts(self) -> list[dict[str, Any]]:
         """The parameter groups as the record holds them."""
@@ -75,18 +77,19 @@ class Classifier(LightningModule):
             self._mean.begin_group()
 
     def on_train_epoch_start(self) -> None:
-        self._tallies["train"] = Tally()
+        self._tallies["train"] = Tally(self.task)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss, sums = score(self.model(batch.inputs, batch.lengths), batch.targets)
+        loss, sums = self.task.score(self.model(batch.inputs, batch.lengths), batch.targets)
         # One look at two numbers: on a GPU each look waits for the device.
-        value, samples = torch.stack([loss.detach().double(), sums[2:].sum()]).tolist()
+        value, scored = torch.stack([loss.detach().double(), self.task.count(sums)]).tolist()
         check_loss(value, self.model, batch, self.global_step)
-        self._mean.add(int(samples))
+        self._mean.add(int(scored))
         tally = self._tallies["train"]
         tally.add(sums)
         self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.targets))
-        self.log("accuracy", tally.running_accuracy(), prog_bar=True, logger=False, batch_size=len(batch.targets))
+        name = self.task.metric.name
+        self.log(name, tally.running(), prog_bar=True, logger=False, batch_size=len(batch.targets))
         # Lightning divides it by the same number again, and shows the quotient to callbacks.
         return loss * self.trainer.accumulate_grad_batches
 
@@ -101,7 +104,7 @@ class Classifier(LightningModule):
         check_gradients(self.model, self.global_step)
 
     def on_validation_start(self) -> None:
-        self._tallies["val"] = Tally()
+        self._tallies["val"] = Tally(self.task)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self._score(batch, "val")
@@ -109,11 +112,12 @@ class Classifier(LightningModule):
     def on_validation_epoch_end(self) -> None:
         self.results["train"] = self._tallies["train"].result()
         self.results["val"] = self._tallies["val"].result()
+        name = self.task.metric.name
         # Equal in all processes already; lightning wants to hear how it would be reduced.
-        self.log("val/accuracy", self.results["val"].accuracy, prog_bar=True, logger=False, sync_dist=True)
+        self.log(f"val/{name}", self.results["val"][name], prog_bar=True, logger=False, sync_dist=True)
 
     def on_test_start(self) -> None:
-        self._tallies = {name: Tally() for name in SPLITS}
+        self._tallies = {name: Tally(self.task) for name in SPLITS}
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         # The loaders of a test pass come in this order (`Loaders.test_dataloader`).
@@ -123,8 +127,8 @@ class Classifier(LightningModule):
         self.results = {name: tally.result() for name, tally in self._tallies.items()}
 
     def _score(self, batch: Batch, split: str) -> None:
-        logits = self.model(batch.inputs, batch.lengths, self._dt_scales[split])
-        self._tallies[split].add(score(logits, batch.targets)[1])
+        output = self.model(batch.inputs, batch.lengths, self._dt_scales[split])
+        self._tallies[split].add(self.task.score(output, batch.targets)[1])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         sums = self._tallies["train"].sums

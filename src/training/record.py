@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -29,15 +30,9 @@ _PACKAGES = (
     "pykeops",
     "einops",
 )
-_COLUMNS = {
-    "epoch": int,
-    "step": int,
-    "seconds": float,
-    "split": str,
-    "loss": float,
-    "accuracy": float,
-    "lr": float,
-}
+# Of metrics.csv; the main metric of the task comes before the last one.
+_COLUMNS = {"epoch": int, "step": int, "seconds": float, "split": str, "loss": float}
+_LAST_COLUMN = "lr"
 _SECONDS = ("fit_seconds", "fit_cpu_seconds")
 # What the rows of each split look like in curves.png.
 _CURVES = {"step": {"alpha": 0.35, "lw": 0.8}, "train": {"marker": "."}, "val": {"marker": "o"}}
@@ -70,24 +65,30 @@ class Record:
 
 
 class Metrics:
-    """metrics.csv with one row a measurement: epoch, step, seconds, split, loss, accuracy, lr.
+    """metrics.csv with one row a measurement: epoch, step, seconds, split, loss, the main metric by its name, lr.
 
-    `split` is "step" for the loss of one batch with the running accuracy of its epoch, "train" for the epoch so far in
+    `split` is "step" for the loss of one batch with the running metric of its epoch, "train" for the epoch so far in
     training mode, "val" for a validation pass. `lr` is the largest rate of the parameter groups.
 
     Args:
         path: of the file; rows that are there are kept, so a resumed run goes on in it.
         active: only the first process writes.
+        metric: name of the main metric; None takes it from the file, and "accuracy" where there is none.
     Attributes:
+        metric: that name.
+        rows: the measurements, column -> value.
         dropped: how many lines of the file could not be read (a torn last one, damage).
     """
 
-    def __init__(self, path: Path, active: bool = True):
+    def __init__(self, path: Path, active: bool = True, metric: str | None = None):
         self._path, self._active = path, active
         self.rows: list[dict[str, Any]] = []
         self.dropped = 0
+        text = path.read_text(errors="replace") if path.is_file() else ""
+        self.metric = metric or _named_metric(text) or "accuracy"
+        self._columns = _COLUMNS | {self.metric: float, _LAST_COLUMN: float}
         if path.is_file():
-            self.rows, self.dropped = _read_rows(path.read_text(errors="replace"))
+            self.rows, self.dropped = _read_rows(text, self._columns)
 
     def forget_after(self, step: int, count: int | None = None) -> None:
         """Drop rows of steps that a resumed run does again, and all but the first `count`: those of its checkpoint."""
@@ -100,21 +101,26 @@ class Metrics:
         if len(self.rows) == 1 or not self._path.exists():
             self._rewrite()
         elif self._active:
-            append_text(self._path, _line(row))
+            append_text(self._path, self._line(row))
 
     def _rewrite(self) -> None:
         if self._active:
-            write_text(self._path, "".join(map(_line, [dict(zip(_COLUMNS, _COLUMNS, strict=True)), *self.rows])))
+            header = dict(zip(self._columns, self._columns, strict=True))
+            write_text(self._path, "".join(map(self._line, [header, *self.rows])))
+
+    def _line(self, row: dict[str, Any]) -> str:
+        cells = (row[column] for column in self._columns)
+        return ",".join(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in cells) + "\n"
 
     def plot(self, path: Path, title: str) -> None:
-        """Loss and accuracy against the step, as PNG."""
+        """Loss and main metric against the step, as PNG."""
         if not self._active or not self.rows:
             return
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 
         figure = Figure(figsize=(9, 3.5), layout="constrained")
-        for axes, quantity in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+        for axes, quantity in zip(figure.subplots(1, 2), ("loss", self.metric), strict=True):
             for split, style in _CURVES.items():
                 rows = [row for row in self.rows if row["split"] == split]
                 # Few points make no line that can be seen.
@@ -212,15 +218,21 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _read_rows(text: str) -> tuple[list[dict[str, Any]], int]:
+def _named_metric(text: str) -> str | None:
+    """The main metric that the header names; None where it cannot be read."""
+    found = re.match(rf"{','.join(_COLUMNS)},(\w+),{_LAST_COLUMN}$", text, flags=re.M)
+    return found and found[1]
+
+
+def _read_rows(text: str, columns: Mapping[str, type]) -> tuple[list[dict[str, Any]], int]:
     """(rows, lines that are none). A last line without its end was torn while it was written, whatever it reads."""
     *lines, torn = text.split("\n")
     rows, dropped = [], int(bool(torn))
     for line in lines:
         cells = line.split(",")
         try:
-            if line != ",".join(_COLUMNS):
-                rows.append({key: _COLUMNS[key](cell) for key, cell in zip(_COLUMNS, cells, strict=True)})
+            if line != ",".join(columns):
+                rows.append({key: columns[key](cell) for key, cell in zip(columns, cells, strict=True)})
         except ValueError:
             dropped += 1
     return rows, dropped
@@ -235,8 +247,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _line(row: dict[str, Any]) -> str:
-    cells = (row[column] for column in _COLUMNS)
-    return ",".join(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in cells) + "\n"

@@ -21,16 +21,18 @@ WHERE = (
 )
 # When it ends, and what is kept until then.
 _WHEN = (
-    *("training.max_epochs", "training.max_steps", "training.max_minutes", "training.target_accuracy"),
+    *("training.max_epochs", "training.max_steps", "training.max_minutes", "training.target"),
     *("training.checkpoint_minutes", "training.requeue"),
 )
+# The name of training.target in checkpoints of version 0.1.
+_FORMER = ("training.target_accuracy",)
 # What it says.
 SAYS = (
     *("trainer.log_every_n_steps", "trainer.progress_bar", "trainer.progress_seconds"),
     *("training.stuck_steps", "training.train_eval_samples"),
 )
 # What a continued run may have otherwise and still be the same run; every other key must be as it was.
-_FREE = (*WHERE, *_WHEN, *SAYS)
+_FREE = (*WHERE, *_WHEN, *_FORMER, *SAYS)
 
 # What lightning and this program read of a checkpoint.
 _ENTRIES = {

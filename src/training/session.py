@@ -13,18 +13,20 @@ from typing import Any, NoReturn
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
-from torch import nn
 
 from ..config import Config
 from ..data.base import SPLITS
+from ..data.contract import check_reference
 from ..errors import RunFailed, UsageError
 from ..files import WriteFailed, remove_leftovers, write_text
+from ..models.backbone import SequenceModel
 from .allocator import keep_freed_memory
 from .callbacks import ChanceHint, Curves, StepLimit, TargetReached, TimeLimit
 from .checkpoints import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from .console import RunConsole
 from .data import Loaders
 from .lock import lock_folder, unlock_folder
+from .metric import MAIN
 from .module import Classifier
 from .processes import Watch, children_of, is_first
 from .progress import ProgressBar, ProgressLines
@@ -34,6 +36,7 @@ from .resume import check_optimizer, check_same_run, load_checkpoint, other_chec
 from .seeding import seed_all
 from .signals import Interrupted, Signals, Stop, name
 from .table import group_table, result_table, summary
+from .tasks import build_task, values_a_sample
 from .trainer import make_trainer, step_counts
 
 _SPACE = "Free some space or mend the folder first; nothing half-written is left under a final name."
@@ -199,14 +202,15 @@ class Session:
             self._watch.kill()
             os._exit(1)
 
-    def build(self, make_model: Callable[[], nn.Module], data: Any, facts: dict[str, Any]) -> None:
+    def build(self, make_model: Callable[[], SequenceModel], data: Any, facts: dict[str, Any]) -> None:
         """Model, groups, loaders and trainer for prepared data."""
         config, training = self.config, self.config.training
-        self._metrics = Metrics(self.run_dir / "metrics.csv", self._first)
+        metric = MAIN[data.task]
+        self._metrics = Metrics(self.run_dir / "metrics.csv", self._first, metric.name)
         self._loaders = Loaders(data, training, config.seed)
-        self._curves = Curves(self._metrics, self._console, config.trainer.log_every_n_steps)
+        self._curves = Curves(self._metrics, metric, self._console, config.trainer.log_every_n_steps)
         folder = self.run_dir / "checkpoints"
-        self._best = BestCheckpoint(folder, self._console)
+        self._best = BestCheckpoint(folder, metric, self._console)
         self._last = LastCheckpoint(folder, self._signals, training.checkpoint_minutes)
         callbacks = [
             self._curves,
@@ -220,10 +224,10 @@ class Session:
             callbacks.append(StepLimit(training.max_steps))
         if training.max_minutes is not None:
             callbacks.append(TimeLimit(training.max_minutes, self._console))
-        if training.target_accuracy is not None:
-            callbacks.append(TargetReached(training.target_accuracy, self._console))
+        if training.target is not None:
+            callbacks.append(TargetReached(training.target, metric, self._console))
         if config.trainer.progress_bar and self._console is not None and self._console.is_terminal:
-            callbacks.append(ProgressBar())
+            callbacks.append(ProgressBar(metric))
         self._trainer = make_trainer(config, self.run_dir, callbacks)
         self._trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         if self._trainer.strategy.root_device.type == "cpu":
@@ -233,11 +237,13 @@ class Session:
         # A short run has a curve too, of some fifty points.
         self._curves.every = min(self._curves.every, max(1, steps // 50))
         if not self._trainer.progress_bar_callback and config.trainer.progress_seconds is not None and self._console:
-            self._trainer.callbacks.append(ProgressLines(config.trainer.progress_seconds, self._console, steps))
+            self._trainer.callbacks.append(ProgressLines(config.trainer.progress_seconds, self._console, steps, metric))
         dt_scales = {split: data.dt_scale(split) for split in SPLITS}
         seed_all(config.seed, "weights")
+        model = make_model()
         self._module = Classifier(
-            make_model(),
+            model,
+            build_task(data, model.output, model.quantiles, training.loss),
             config.optimizer,
             config.scheduler,
             config.seed,
@@ -245,7 +251,7 @@ class Session:
             per_epoch,
             run={"config": asdict(config), "data": facts, "world": world, "steps": steps},
             dt_scales=dt_scales,
-            batch_size=training.batch_size,
+            batch_targets=training.batch_size * values_a_sample(data),
         )
         if self._checkpoint is not None:
             self._continue(self._checkpoint, world, steps)
@@ -257,6 +263,8 @@ class Session:
         self._print(group_table(groups))
         self._record.update(
             data=data.describe(),
+            metric=asdict(metric),
+            reference=check_reference(data) if self._first else {},
             dt_scales=dt_scales,
             device=device,
             processes=world,
@@ -271,7 +279,7 @@ class Session:
         return self._trainer
 
     def fit(self) -> None:
-        """Train; the checkpoint of the highest validation accuracy is kept."""
+        """Train; the checkpoint with the best main metric of a validation is kept."""
         started, cpu_started = time.monotonic(), time.process_time()
         self._signals.deferring = True
         self._signals.check()
@@ -312,7 +320,7 @@ class Session:
 
     def test(self) -> None:
         """Score the selected checkpoint on training samples, the validation and the test split."""
-        selected, rule = self._best.best_model_path, "best validation accuracy"
+        selected, rule = self._best.best_model_path, f"best validation {self._module.task.metric.name}"
         if not selected:
             # A resumed run whose best.ckpt was lost, with no validation left to it.
             selected, rule = str(self.run_dir / "checkpoints" / "last.ckpt"), "last checkpoint, the best one was lost"
@@ -328,7 +336,7 @@ class Session:
         self._record.update(
             selected=f"{rule} (step {step})",
             selected_checkpoint=selected,
-            metrics={name: asdict(result) for name, result in self._module.results.items()},
+            metrics=self._module.results,
         )
 
     def finish(self, seconds: float) -> dict[str, Any]:

@@ -9,7 +9,11 @@ from typing import Any
 from rich.table import Table
 
 from ..config import Config
+from .metric import Metric, recorded_metric
 from .record import seconds
+
+# Columns of the results that are not headed by their key.
+_HEADINGS = {"majority": "majority class"}
 
 
 def summary(config: Config, choices: Mapping[str, Any], overrides: Sequence[str], folder: Path) -> str:
@@ -17,7 +21,7 @@ def summary(config: Config, choices: Mapping[str, Any], overrides: Sequence[str]
     optimizer, scheduler, trainer, training = config.optimizer, config.scheduler, config.trainer, config.training
     model = {key: value for key, value in config.model.items() if key != "layer"}
     warmup = {key: getattr(scheduler, key) for key in ("warmup_steps", "warmup_epochs", "warmup_fraction")}
-    ends = {key: getattr(training, key) for key in ("max_epochs", "max_steps", "max_minutes", "target_accuracy")}
+    ends = {key: getattr(training, key) for key in ("max_epochs", "max_steps", "max_minutes", "loss", "target")}
     rates = {"lr": optimizer.lr, "ssm_lr": optimizer.ssm_lr, "weight_decay": optimizer.weight_decay}
     budget = choices.get("budget")
     rows = {
@@ -60,19 +64,16 @@ def group_table(groups: list[Mapping[str, Any]]) -> Table:
 
 
 def result_table(facts: Mapping[str, Any]) -> Table:
-    """The final table, from the facts of the record."""
+    """The final table, from the facts of the record: a row a split, then reference scores under the main metric."""
     title = f"{facts['layer']} on {facts['dataset']} ({_standing(facts['data'])}), {facts['selected']}"
-    table = Table(title=title, title_justify="left")
-    for column in ("split", "accuracy", "majority class", "loss", "samples"):
-        table.add_column(column, justify="left" if column == "split" else "right")
+    table, metric = Table(title=title, title_justify="left"), recorded_metric(facts)
+    keys = list(facts["metrics"]["test"])
+    for column in ("split", *keys):
+        table.add_column(_HEADINGS.get(column, column), justify="left" if column == "split" else "right")
     for split, result in facts["metrics"].items():
-        table.add_row(
-            split,
-            f"{result['accuracy']:.4f}",
-            f"{result['majority']:.4f}",
-            f"{result['loss']:.4f}",
-            f"{result['samples']:,}",
-        )
+        table.add_row(split, *(_cell(result[key], metric) for key in keys))
+    for name, value in facts.get("reference", {}).items():
+        table.add_row(name, _cell(value, metric), style="dim")
     table.caption = (
         f"{facts['parameters']:,} parameters, {facts['steps']:,} steps in {duration(seconds(facts)[0])}, "
         f"{facts['samples_per_second']:.1f} training samples/s, "
@@ -81,6 +82,10 @@ def result_table(facts: Mapping[str, Any]) -> Table:
     )
     table.caption_justify = "left"
     return table
+
+
+def _cell(value: float, metric: Metric) -> str:
+    return f"{value:,}" if isinstance(value, int) else metric.shown(value)
 
 
 def _standing(data: Mapping[str, Any]) -> str:

@@ -1,72 +1,231 @@
-"""Loss and metric of a classification batch, and sums that make an exact accuracy of batches of any size."""
+"""The loss of a batch by task, and sums over batches of any size that make exact metrics."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..data.base import IGNORED
-from ..errors import UsageError
+from ..data.base import IGNORED, TASKS
+from ..errors import UsageError, unknown
+from .losses import POINT_LOSSES, gaussian_nll, pinball, point_loss
+from .metric import ACCURACY, MSE, Metric
+
+# Scores of a split: metric -> value, with "loss" and "samples", the number of scored targets.
+Result = dict[str, float]
 
 
-def score(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy and the sums for a `Tally`.
+class Task(ABC):
+    """The loss and the metrics of one kind of target.
+
+    Every scored target weighs the same, whatever sample, batch or process it is in; missing ones weigh nothing.
+    """
+
+    metric: Metric
+
+    @abstractmethod
+    def score(self, output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and sums of a batch.
+
+        Args:
+            output: of the model.
+            targets: of the batch (`fractal_ssm.data.base.Batch`).
+        Returns:
+            loss: scalar with a gradient, mean over the scored targets, 0 if there are none; float64 for a float64
+                output, else float32.
+            sums: float64 vector for a `Tally`; sums of batches add up.
+        Raises:
+            UsageError: an output that does not fit the targets.
+        """
+
+    @abstractmethod
+    def count(self, sums: Tensor) -> Tensor:
+        """How many targets were scored, on the device of `sums`."""
+
+    @abstractmethod
+    def main(self, sums: Tensor) -> Tensor:
+        """The main metric, on the device of `sums`; NaN where nothing was scored."""
+
+    @abstractmethod
+    def result(self, sums: Sequence[float]) -> Result:
+        """All metrics; NaN where nothing was scored."""
+
+
+class Classification(Task):
+    """Cross-entropy and accuracy of class indices: (B,) with logits (B, C), or (B, L) with logits (B, L, C).
 
     Args:
-        logits: (B, C), one row a target; retrieval's (2B, L) inputs give B rows as well.
-        targets: (B,) int64 in 0..C-1, or IGNORED.
-    Returns:
-        loss: scalar, mean over the samples that are not ignored (0 if all are); float64 for float64 logits, else
-            float32.
-        sums: (2 + C,) float64: correct predictions, summed loss, samples of each class.
+        perplexity: report exp(loss) as well, as is usual for tokens.
+    Sums: correct predictions, summed loss, targets of each class.
+    """
+
+    metric = ACCURACY
+
+    def __init__(self, perplexity: bool = False):
+        self._perplexity = perplexity
+
+    def score(self, output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """See the base class."""
+        if output.dim() != targets.dim() + 1 or output.shape[:-1] != targets.shape:
+            raise UsageError(
+                f"The model gave scores of shape {tuple(output.shape)} for targets of shape {tuple(targets.shape)}; a "
+                f"batch needs one row of class scores for each. A retrieval dataset needs a model built with "
+                f"task='retrieval', one of a class at every position task='tokens'."
+            )
+        logits, targets = _precise(output).flatten(0, -2), targets.flatten()
+        summed = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+        counted = targets != IGNORED
+        classes = torch.bincount(targets[counted], minlength=logits.shape[1])
+        correct = (logits.argmax(dim=1) == targets).sum()
+        sums = torch.cat([torch.stack([correct.double(), summed.detach().double()]), classes.double()])
+        return summed / counted.sum().clamp(min=1), sums
+
+    def count(self, sums: Tensor) -> Tensor:
+        """See the base class."""
+        return sums[2:].sum()
+
+    def main(self, sums: Tensor) -> Tensor:
+        """See the base class."""
+        return sums[0] / self.count(sums)
+
+    def result(self, sums: Sequence[float]) -> Result:
+        """accuracy; majority, the accuracy of the best constant answer; loss; perplexity; samples."""
+        correct, loss, *classes = sums
+        samples = int(sum(classes))
+        correct, loss, most = (_ratio(value, samples) for value in (correct, loss, max(classes)))
+        found: Result = {"accuracy": correct, "majority": most, "loss": loss}
+        if self._perplexity:
+            # Beyond exp(700) a float64 ends.
+            found["perplexity"] = math.exp(min(loss, 700.0))
+        return found | {"samples": samples}
+
+
+class Regression(Task):
+    """Real targets (B, d_target) or (B, L, d_target); NaN is missing.
+
+    Args:
+        d_target: values of a target.
+        output: "point", "gaussian" or "quantiles", as of the model.
+        loss: of a point: "mse" (also None), "mae" or "huber". The others have one loss: negative log-likelihood, and
+            pinball loss averaged over the levels.
+        quantiles: levels of output="quantiles"; with 0.5 among them, since the metrics are of the median.
     Raises:
-        UsageError: numbers of logits and targets differ.
-    """
-    if logits.dim() != 2 or logits.shape[0] != targets.shape[0]:
-        raise UsageError(
-            f"The model gave scores of shape {tuple(logits.shape)} for {targets.shape[0]} targets; a batch needs one "
-            f"row of class scores for each. A retrieval dataset needs a model built with task='retrieval'."
-        )
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    summed = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
-    counted = targets != IGNORED
-    classes = torch.bincount(targets[counted], minlength=logits.shape[1])
-    correct = (logits.argmax(dim=1) == targets).sum()
-    sums = torch.cat([torch.stack([correct.double(), summed.detach().double()]), classes.double()])
-    return summed / counted.sum().clamp(min=1), sums
-
-
-@dataclass(frozen=True)
-class Result:
-    """Scores of one pass over a split.
-
-    accuracy, loss: means over the samples; majority: accuracy of the best constant answer; samples: how many.
+        UsageError: a loss that does not exist or does not go with the output, or no level 0.5.
+    Sums: scored values, summed loss, squared and absolute errors; then of each channel its scored values, their sum and
+    sum of squares.
     """
 
-    accuracy: float
-    loss: float
-    majority: float
-    samples: int
+    metric = MSE
+
+    def __init__(
+        self, d_target: int, output: str = "point", loss: str | None = None, quantiles: Sequence[float] | None = None
+    ):
+        if output == "point":
+            if loss is not None and loss not in POINT_LOSSES:
+                raise unknown("training.loss", loss, POINT_LOSSES)
+        elif loss is not None:
+            own = "the negative log-likelihood" if output == "gaussian" else "the pinball loss"
+            raise UsageError(
+                f"training.loss={loss} is of model.output=point, and model.output={output} is fitted by {own}. Leave "
+                f"training.loss out."
+            )
+        if output == "quantiles" and 0.5 not in (quantiles or ()):
+            raise UsageError(
+                f"model.quantiles={list(quantiles or ())} lacks the level 0.5, and the reported errors are those of "
+                f"the median. Add 0.5."
+            )
+        self._d_target, self._output, self._loss = d_target, output, loss or "mse"
+        self._levels = tuple(quantiles or ())
+
+    def score(self, output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """See the base class."""
+        last = {"point": (), "gaussian": (2,), "quantiles": (len(self._levels),)}[self._output]
+        if tuple(output.shape) != (*targets.shape, *last) or targets.shape[-1] != self._d_target:
+            raise UsageError(
+                f"The model gave an output of shape {tuple(output.shape)} for targets of shape "
+                f"{tuple(targets.shape)}; model.output={self._output} needs {(*targets.shape, *last)}. Build the model "
+                f"with the d_target={self._d_target} and per_position of the dataset."
+            )
+        output = _precise(output)
+        scored = ~targets.isnan()
+        # Both sides are filled before the loss, whose gradient at a NaN would be NaN even where it is not wanted.
+        output = torch.where(scored[(..., *(None,) * len(last))], output, 1.0)
+        targets = torch.where(scored, targets, 0.0).to(output.dtype)
+        summed = torch.where(scored, self._losses(output, targets), 0.0).sum()
+        return summed / scored.sum().clamp(min=1), self._sums(output.detach(), targets, scored, summed.detach())
+
+    def _losses(self, output: Tensor, targets: Tensor) -> Tensor:
+        if self._output == "gaussian":
+            return gaussian_nll(output, targets)
+        if self._output == "quantiles":
+            return pinball(output, targets, self._levels)
+        return point_loss(self._loss, output, targets)
+
+    def _sums(self, output: Tensor, targets: Tensor, scored: Tensor, loss: Tensor) -> Tensor:
+        mask, targets = scored.double().flatten(0, -2), targets.double().flatten(0, -2)
+        error = (self._point(output).double().flatten(0, -2) - targets) * mask
+        whole = [mask.sum(), loss.double(), error.square().sum(), error.abs().sum()]
+        # Filled targets are 0, so that they add nothing.
+        return torch.cat([torch.stack(whole), mask.sum(0), targets.sum(0), targets.square().sum(0)])
+
+    def _point(self, output: Tensor) -> Tensor:
+        """The prediction that the metrics are of: the mean or the median."""
+        if self._output == "point":
+            return output
+        return output[..., 0 if self._output == "gaussian" else self._levels.index(0.5)]
+
+    def count(self, sums: Tensor) -> Tensor:
+        """See the base class."""
+        return sums[0]
+
+    def main(self, sums: Tensor) -> Tensor:
+        """See the base class."""
+        return sums[2] / sums[0]
+
+    def result(self, sums: Sequence[float]) -> Result:
+        """mse, mae, rmse; r2 = 1 - sum (y - p)^2 / sum (y - mean of its channel)^2; nll or pinball; loss; samples.
+
+        r2 is NaN where the targets do not vary.
+        """
+        values, loss, squares, absolutes = sums[:4]
+        counts, totals, seconds = (sums[4 + k * self._d_target : 4 + (k + 1) * self._d_target] for k in range(3))
+        spread = sum(s - t * t / n for n, t, s in zip(counts, totals, seconds, strict=True) if n)
+        # What is left of a constant by rounding is no spread.
+        spread = spread if spread > 1e-12 * sum(seconds) else 0.0
+        mse = _ratio(squares, values)
+        found: Result = {
+            "mse": mse,
+            "mae": _ratio(absolutes, values),
+            "rmse": math.sqrt(mse),
+            "r2": 1 - _ratio(squares, spread),
+            "loss": _ratio(loss, values),
+        }
+        if self._output != "point":
+            found["nll" if self._output == "gaussian" else "pinball"] = found["loss"]
+        return found | {"samples": int(values)}
 
 
 class Tally:
-    """Sums over the batches of an epoch. Every sample weighs the same, whatever batch or process it was in."""
+    """Sums over the batches of an epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, task: Task):
+        self._task = task
         self.sums: Tensor | None = None
 
     def add(self, sums: Tensor) -> None:
-        """Add the sums of one batch, as `score` returns them."""
+        """Add the sums of one batch, as `Task.score` returns them."""
         self.sums = sums if self.sums is None else self.sums.to(sums.device) + sums
 
-    def running_accuracy(self) -> Tensor:
-        """Accuracy of this process so far, left on its device (no waiting for a GPU)."""
+    def running(self) -> Tensor:
+        """The main metric of this process so far, left on its device (no waiting for a GPU)."""
         assert self.sums is not None, "add comes first"
-        return self.sums[0] / self.sums[2:].sum()
+        return self._task.main(self.sums)
 
     def result(self, reduce: bool = True) -> Result:
         """The scores so far; with `reduce`, of all processes together (a collective call: every process makes it)."""
@@ -75,8 +234,53 @@ class Tally:
         sums = self.sums.clone()
         if reduce and dist.is_available() and dist.is_initialized():
             dist.all_reduce(sums)
-        correct, loss, *classes = sums.tolist()
-        samples = sum(classes)
-        if samples == 0:
-            return Result(accuracy=float("nan"), loss=float("nan"), majority=float("nan"), samples=0)
-        return Result(correct / samples, loss / samples, max(classes) / samples, int(samples))
+        return self._task.result(sums.tolist())
+
+
+def build_task(facts: Any, output: str, quantiles: Sequence[float] | None, loss: str | None) -> Task:
+    """The task of a dataset.
+
+    Args:
+        facts: `task` and `d_target` of a dataset, as attributes.
+        output, quantiles: of the model.
+        loss: `training.loss`.
+    Raises:
+        UsageError: options that do not go together.
+    """
+    if facts.task not in TASKS:
+        raise unknown("task", facts.task, TASKS)
+    if facts.task == "regression":
+        return Regression(facts.d_target, output, loss, quantiles)
+    if loss is not None:
+        raise UsageError(
+            f"training.loss={loss} is a loss of regression, and the task of this dataset is '{facts.task}', which is "
+            f"fitted by cross-entropy. Leave training.loss out."
+        )
+    return Classification(perplexity=facts.task == "tokens")
+
+
+def check_target(target: float | None, metric: Metric) -> None:
+    """Refuse a `training.target` that the main metric cannot have.
+
+    Raises:
+        UsageError: an accuracy above 1.
+    """
+    if target is not None and metric.is_share and target > 1:
+        raise UsageError(
+            f"training.target must lie in (0, 1] for this task, whose main metric is the accuracy, got {target}. It is "
+            f"a share of the samples."
+        )
+
+
+def values_a_sample(data: Any) -> int:
+    """How many targets a sample without missing ones has at most."""
+    positions = data.l_max if data.task == "tokens" or data.per_position else 1
+    return positions * (data.d_target or 1)
+
+
+def _precise(output: Tensor) -> Tensor:
+    return output if output.dtype == torch.float64 else output.float()
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.nan

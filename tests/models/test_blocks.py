@@ -294,7 +294,7 @@ def test_unknown_names_say_the_nearest():
     with pytest.raises(UsageError, match="Did you mean 'batch'"):
         build_norm("bach", 4, 0.1, "torch")
     with pytest.raises(UsageError, match="Did you mean 'retrieval'"):
-        build_head("retreival", 4, 2, "torch")
+        build_head("retreival", 4, "torch", n_classes=2)
     with pytest.raises(UsageError, match="Did you mean 'mean'"):
         pool_positions(data(1, 2, 3), "meen")
 

@@ -10,14 +10,13 @@ from torch.utils.data import DataLoader
 from fractal_ssm import UsageError
 from fractal_ssm.data.base import Batch
 from fractal_ssm.train import run
-from fractal_ssm.training import module as module_file
 from fractal_ssm.training.accumulation import SampleMean
 from fractal_ssm.training.callbacks import StepLimit, TimeLimit
 from fractal_ssm.training.module import Classifier
 from fractal_ssm.training.optim import build_optimizer
 from fractal_ssm.training.record import Metrics
 from fractal_ssm.training.resume import load_checkpoint
-from fractal_ssm.training.tasks import IGNORED
+from fractal_ssm.training.tasks import IGNORED, Classification, Task
 from fractal_ssm.training.trainer import make_trainer, step_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*no `val_dataloader`")
@@ -56,11 +55,11 @@ class Optimizing(Classifier):
         return build_optimizer(self.groups, self._optimizer, fused=self.kind == "fused")
 
 
-def train(config, folder, data: list[Batch], kind: str = "sgd", callbacks=(), model=None) -> Optimizing:
+def train(config, folder, data: list[Batch], kind="sgd", callbacks=(), model=None, task: Task | None = None):
     steps, per_epoch = step_counts(config, len(data))
     module = Optimizing(
-        Linear() if model is None else model, config.optimizer, config.scheduler, 0, steps, per_epoch, {}, {"val": 1.0},
-        batch_size=config.training.batch_size,
+        model or Linear(), task or Classification(), config.optimizer, config.scheduler, 0, steps, per_epoch, {},
+        {"val": 1.0}, batch_targets=config.training.batch_size,
     )  # fmt: skip
     module.kind = kind
     trainer = make_trainer(config, folder, callbacks)
@@ -104,15 +103,13 @@ def test_equal_to_one_large_batch(toy_config, tmp_path, case, kind, clip):
         assert not torch.allclose(found, start.get_parameter(name), atol=1e-4)
 
 
-def unit_gradient(monkeypatch) -> None:
-    """A model of one weight w whose every sample has the loss w, so that the gradient of every mean is 1."""
+class UnitGradient(Classification):
+    """The loss of every sample is the output w, so that the gradient of every mean is 1."""
 
-    def score(output, targets):
+    def score(self, output, targets):
         sums = torch.zeros(6, dtype=torch.float64)
         sums[2] = len(targets)
         return output, sums
-
-    monkeypatch.setattr(module_file, "score", score)
 
 
 class Weight(nn.Module):
@@ -136,14 +133,13 @@ class Weight(nn.Module):
         (4, ("trainer.precision=bf16-mixed",), -2.0),
     ],
 )
-def test_every_step_is_worth_one(toy_config, tmp_path, monkeypatch, accumulated, options, w):
+def test_every_step_is_worth_one(toy_config, tmp_path, accumulated, options, w):
     """5 batches, SGD, lr 1, gradient 1 a batch: 4 and 1 of them are two steps of 1."""
-    unit_gradient(monkeypatch)
     config = toy_config(
         "training.max_epochs=1", "training.batch_size=8", f"trainer.accumulate_grad_batches={accumulated}", *options
     )
     limits = [] if config.training.max_steps is None else [StepLimit(config.training.max_steps)]
-    module = train(config, tmp_path, batches(8, 8, 8, 8, 8), model=Weight(), callbacks=limits)
+    module = train(config, tmp_path, batches(8, 8, 8, 8, 8), model=Weight(), callbacks=limits, task=UnitGradient())
     assert module.model.w.item() == w and module.trainer.global_step == -w
 
 
@@ -167,17 +163,17 @@ def test_callbacks_see_the_mean_of_the_batch(toy_config, tmp_path):
 @pytest.mark.parametrize(
     ("precision", "dtype"), [("64-true", torch.float64), ("32-true", torch.float32), ("bf16-mixed", torch.float32)]
 )
-def test_precision_of_the_loss(toy_config, tmp_path, monkeypatch, precision, dtype):
+def test_precision_of_the_loss(toy_config, tmp_path, precision, dtype):
     seen = []
-    original = module_file.score
 
-    def score(logits, targets):
-        loss, sums = original(logits, targets)
-        seen.append(loss)
-        return loss, sums
+    class Watched(Classification):
+        def score(self, output, targets):
+            loss, sums = super().score(output, targets)
+            seen.append(loss)
+            return loss, sums
 
-    monkeypatch.setattr(module_file, "score", score)
-    train(toy_config(f"trainer.precision={precision}", "training.max_epochs=1"), tmp_path, batches(8, 8))
+    config = toy_config(f"trainer.precision={precision}", "training.max_epochs=1")
+    train(config, tmp_path, batches(8, 8), task=Watched())
     assert [loss.dtype for loss in seen] == [dtype, dtype]
 
 

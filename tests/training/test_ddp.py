@@ -22,7 +22,10 @@ from fractal_ssm.registry import layers
 from fractal_ssm.training.accumulation import SampleMean
 from fractal_ssm.training.data import EvalBatches, EvalSamples, TrainBatches
 from fractal_ssm.training.optim import parameter_groups
-from fractal_ssm.training.tasks import IGNORED, Tally, score
+from fractal_ssm.training.tasks import IGNORED, Classification, Tally
+
+TASK = Classification()
+score = TASK.score
 
 
 class Model(nn.Module):
@@ -49,7 +52,7 @@ def collate(items) -> Batch:
 
 def evaluate(model: nn.Module, rank: int, world: int, batch_size: int) -> Tally:
     samples = EvalSamples(ToySamples(21, 1), range(21))
-    tally = Tally()
+    tally = Tally(TASK)
     with torch.no_grad():
         for batch in EvalBatches(21, batch_size, None, rank, world):
             inputs, targets, lengths = collate([samples[index] for index in batch])
@@ -102,8 +105,7 @@ def worker(rank: int, names: list[str], folder: str) -> None:
     accuracies = [evaluate(Model(names[0]), rank, 2, size).result() for size in (1, 4, 21)]
     accumulated = accumulate(names[0], rank)
     if rank == 0:
-        results = [vars(result) for result in accuracies]
-        torch.save({"accumulated": accumulated, "gradients": found, "results": results}, f"{folder}/found.pt")
+        torch.save({"accumulated": accumulated, "gradients": found, "results": accuracies}, f"{folder}/found.pt")
     # Taking gloo's threads down hung now and then, after all work was done (seen in torch 2.13); the process is not
     # needed any more.
     os._exit(0)
@@ -134,7 +136,7 @@ def test_two_processes(tmp_path, built_in_layers, which):
         torch.testing.assert_close(found["accumulated"][key], parameter.grad, rtol=1e-9, atol=1e-12)
 
     alone = evaluate(Model(names[0]), 0, 1, 21).result()
-    assert alone.samples == 21
+    assert alone["samples"] == 21
     for result in found["results"]:
-        assert result["samples"] == 21 and result["accuracy"] == alone.accuracy
-        assert result["loss"] == pytest.approx(alone.loss, rel=1e-6)
+        assert result["samples"] == 21 and result["accuracy"] == alone["accuracy"]
+        assert result["loss"] == pytest.approx(alone["loss"], rel=1e-6)

@@ -122,7 +122,7 @@ def test_a_target_with_accumulation_and_buckets_ends_with_an_epoch(toy_config, t
     """8 batches in groups of 3, 3 and 2: no group is cut, and the run goes on as if there had been no target."""
     options = (*OPTIONS, "trainer.accumulate_grad_batches=3", "training.bucket_by_length=true", "model.dropout=0.2")
     run(toy_config(*options), tmp_path / "whole")
-    assert run(toy_config(*options, "training.target_accuracy=0.05"), tmp_path / "cut")["steps"] == 3
+    assert run(toy_config(*options, "training.target=0.05"), tmp_path / "cut")["steps"] == 3
     last = tmp_path / "cut" / "checkpoints" / "last.ckpt"
     assert load_checkpoint(last)["global_step"] == 3
     run(toy_config(*options, f"resume={last}"), tmp_path / "cut")

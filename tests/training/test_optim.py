@@ -185,8 +185,9 @@ def test_a_tied_parameter_is_exempt_only_if_no_module_decays_it():
 def lightning_module(model):
     from fractal_ssm.config import SchedulerConfig
     from fractal_ssm.training.module import Classifier
+    from fractal_ssm.training.tasks import Classification
 
-    return Classifier(model, OptimizerConfig(), SchedulerConfig(), 0, 1, 1, {}, {})
+    return Classifier(model, Classification(), OptimizerConfig(), SchedulerConfig(), 0, 1, 1, {}, {})
 
 
 WRAPPERS = {

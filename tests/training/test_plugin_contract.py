@@ -37,7 +37,7 @@ def returning(value):
         ({"l_max": 2**63}, "l_max=9223372036854775808. Set a whole"),
         ({"n_tokens": 0}, "n_tokens=0. Set a whole number from 1"),
         ({"d_input": 1}, "n_tokens=6 and d_input=1. Set one of them"),
-        ({"task": "retreival"}, "Unknown task of the dataset Changed 'retreival'. Known: classification, retrieval."),
+        ({"task": "retreival"}, "Unknown task of the dataset Changed 'retreival'. Known: classification, regression,"),
         ({"dt_scale": returning(NAN)}, "dt_scale('train') = nan. Give a positive finite number."),
         ({"dt_scale": returning(None)}, "dt_scale('train') = None."),
     ],

@@ -132,7 +132,7 @@ def test_the_time_of_a_run_is_that_of_its_parts(toy_config, tmp_path, monkeypatc
 FREE = {
     *("imports", "data_dir", "runs_dir", "resume"),
     *(f"trainer.{key}" for key in ("accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps")),
-    *(f"training.{key}" for key in ("max_epochs", "max_steps", "max_minutes", "target_accuracy", "num_workers")),
+    *(f"training.{key}" for key in ("max_epochs", "max_steps", "max_minutes", "target", "num_workers")),
     *("training.checkpoint_minutes", "training.requeue"),
     *("trainer.progress_bar", "trainer.progress_seconds", "training.stuck_steps", "training.train_eval_samples"),
 }

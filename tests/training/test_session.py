@@ -151,7 +151,8 @@ from fractal_ssm import train
 def run(*_):
     # Large enough that every thread computes a part of it.
     print((torch.full((1 << 20,), 1e-40) * 1).unique().tolist())
-    return {"metrics": {"val": {"accuracy": 0.0}}}
+    metric = {"name": "accuracy", "higher_is_better": True}
+    return {"metric": metric, "metrics": {"val": {"accuracy": 0.0}}}
 train.run = run
 sys.argv = ["train", "experiment=lra/s5-listops", "budget=smoke", "hydra.run.dir=" + sys.argv[1]]
 train.main()
@@ -173,9 +174,9 @@ def test_the_function_leaves_the_process_s_denormals_alone(toy_config, tmp_path)
 @pytest.mark.parametrize(("target", "steps"), [(0.05, 8), (1.0, 24)])
 def test_a_reached_target_ends_the_fit(toy_config, tmp_path, capsys, target, steps):
     """The toy task of three classes is above 5 % after any epoch of 8 steps, and never at 100 %."""
-    facts = run(toy_config(f"training.target_accuracy={target}"), tmp_path)
+    facts = run(toy_config(f"training.target={target}"), tmp_path)
     assert facts["steps"] == steps and facts["planned_steps"] == 24 and facts["metrics"]["test"]["samples"] == 21
-    assert ("target_accuracy=0.05 reached at step 8" in capsys.readouterr().out) is (target < 1)
+    assert ("target=0.05 reached at step 8" in capsys.readouterr().out) is (target < 1)
 
 
 @pytest.mark.parametrize(("limit", "epochs"), [(3, None), (8, None), (11, 3)])

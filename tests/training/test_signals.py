@@ -293,4 +293,4 @@ def test_tallies_go_on(toy_config, tmp_path, monkeypatch):
     original = Tally.result
     monkeypatch.setattr(Tally, "result", lambda self: counts.append(original(self)) or counts[-1])
     run(config, tmp_path)
-    assert counts[0].samples == 64
+    assert counts[0]["samples"] == 64

@@ -1,4 +1,4 @@
-"""The accuracy that is reported is the accuracy: every sample counts once and alike."""
+"""The metrics that are reported are exact: every scored target counts once and alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from fractal_ssm import UsageError
-from fractal_ssm.training.tasks import IGNORED, Tally, score
+from fractal_ssm.data.base import IGNORED
+from fractal_ssm.training.tasks import Classification, Tally
+
+TASK = Classification()
+score = TASK.score
 
 
 def batch_with(correct: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -17,32 +21,32 @@ def batch_with(correct: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_small_last_batch_is_not_overweighted():
-    tally = Tally()
+    tally = Tally(TASK)
     for correct, size in ((179, 256), (205, 256), (9, 10)):
         tally.add(score(*batch_with(correct, size))[1])
     result = tally.result()
-    assert result.samples == 522
-    assert result.accuracy == (179 + 205 + 9) / 522
+    assert result["samples"] == 522
+    assert result["accuracy"] == (179 + 205 + 9) / 522
     # Batches right in 70, 80 and 90 % of the cases, whatever the counts round to.
     sizes, accuracies = torch.tensor([256, 256, 10.0]), torch.tensor([0.7, 0.8, 0.9])
-    weighted = Tally()
+    weighted = Tally(TASK)
     for size, accuracy in zip(sizes, accuracies, strict=True):
         weighted.add(torch.tensor([size * accuracy, 0, size, 0], dtype=torch.float64))
-    assert weighted.result().accuracy == pytest.approx(0.752874, abs=5e-7)
+    assert weighted.result()["accuracy"] == pytest.approx(0.752874, abs=5e-7)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 21])
 def test_batch_size_changes_nothing(batch_size):
     torch.manual_seed(0)
     logits, targets = torch.randn(21, 3), torch.randint(0, 3, (21,))
-    tally = Tally()
+    tally = Tally(TASK)
     for start in range(0, 21, batch_size):
         tally.add(score(logits[start : start + batch_size], targets[start : start + batch_size])[1])
     result = tally.result()
-    assert result.accuracy == (logits.argmax(1) == targets).double().mean().item()
-    assert result.accuracy * 21 == round(result.accuracy * 21)
-    assert result.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, targets).item(), rel=1e-6)
-    assert result.majority == torch.bincount(targets).max().item() / 21
+    assert result["accuracy"] == (logits.argmax(1) == targets).double().mean().item()
+    assert result["accuracy"] * 21 == round(result["accuracy"] * 21)
+    assert result["loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, targets).item(), rel=1e-6)
+    assert result["majority"] == torch.bincount(targets).max().item() / 21
 
 
 def test_ignored_samples_are_scored_nowhere():
@@ -58,11 +62,11 @@ def test_ignored_samples_are_scored_nowhere():
 
 
 def test_nothing_scored():
-    tally = Tally()
+    tally = Tally(TASK)
     tally.add(torch.zeros(5, dtype=torch.float64))
-    assert tally.result().samples == 0
+    assert tally.result()["samples"] == 0
     with pytest.raises(RuntimeError, match="No batch"):
-        Tally().result()
+        Tally(TASK).result()
 
 
 def test_stacked_documents_need_one_row_a_pair():

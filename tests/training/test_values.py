@@ -119,7 +119,7 @@ def test_words(key, value, words):
         ("optimizer.betas", 0),
         ("trainer.devices", "auto"),
         ("training.max_minutes", 0),
-        ("training.target_accuracy", 1),
+        ("training.target", 1),
         ("scheduler.warmup_steps", 0),
         ("training.num_workers", 8),
         ("seed", 2**53),

@@ -1,6 +1,8 @@
-"""From features (B, L, H) to class scores: pooling over the valid positions, then a head."""
+"""From features (B, L, H) to outputs: pooling over the valid positions, or none, then a head."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -9,9 +11,10 @@ from torch import Tensor, nn
 from ...errors import UsageError, unknown
 from ..base import valid_mask
 from .dense import dense
+from .regression import RegressionHead
 
 POOLS = ("mean", "last", "cls")
-TASKS = ("classification", "retrieval")
+TASKS = ("classification", "retrieval", "regression", "tokens")
 
 
 def pool_positions(x: Tensor, mode: str, lengths: Tensor | None = None) -> Tensor:
@@ -35,7 +38,7 @@ def pool_positions(x: Tensor, mode: str, lengths: Tensor | None = None) -> Tenso
 
 
 class ClassificationHead(nn.Module):
-    """logits = W x + b, pooled features (B, H) to (B, n_classes)."""
+    """logits = W x + b, features (..., H) to (..., n_classes)."""
 
     # As in the encoder.
     decay_norm_and_bias = True
@@ -44,8 +47,8 @@ class ClassificationHead(nn.Module):
         super().__init__()
         self.linear = dense(d_model, n_classes, framework)
 
-    def forward(self, pooled: Tensor) -> Tensor:
-        return self.linear(pooled)
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
 
 
 class RetrievalHead(nn.Module):
@@ -74,8 +77,38 @@ class RetrievalHead(nn.Module):
         return self.outer(F.gelu(self.inner(pair), approximate=self.approximate))
 
 
-def build_head(task: str, d_model: int, n_classes: int, framework: str) -> nn.Module:
-    """The head of `task`: "classification" or "retrieval"."""
+def build_head(
+    task: str,
+    d_model: int,
+    framework: str,
+    *,
+    n_classes: int | None = None,
+    d_target: int | None = None,
+    output: str = "point",
+    quantiles: Sequence[float] | None = None,
+) -> nn.Module:
+    """The head of a task; the options are those of `SequenceModel`.
+
+    Raises:
+        UsageError: a task that does not exist, n_classes or d_target missing or given to the other kind of task, or an
+            `output` that does not go with it.
+    """
     if task not in TASKS:
         raise unknown("task", task, TASKS)
+    if task == "regression":
+        _check_sizes(task, "d_target", d_target, "n_classes", n_classes)
+        return RegressionHead(d_model, d_target, output, quantiles, framework)
+    _check_sizes(task, "n_classes", n_classes, "d_target", d_target)
+    if output != "point" or quantiles is not None:
+        raise UsageError(
+            f"output={output!r} and quantiles={quantiles!r} are options of task='regression', and this task is "
+            f"'{task}'. Leave them out (model.output, model.quantiles)."
+        )
     return (RetrievalHead if task == "retrieval" else ClassificationHead)(d_model, n_classes, framework)
+
+
+def _check_sizes(task: str, needed: str, value: int | None, other: str, other_value: int | None) -> None:
+    if value is None or value < 1:
+        raise UsageError(f"The model needs {needed} >= 1 for task='{task}', got {value}.")
+    if other_value is not None:
+        raise UsageError(f"The model takes {needed} for task='{task}', and no {other}: got {other}={other_value}.")
