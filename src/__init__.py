@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     # What `_EXPORTS` loads, for type checkers and editors; a test holds the two together.
     from . import hippo as hippo
+    from . import interop as interop
     from . import state as state
+    from .create import create_model as create_model
+    from .create import list_models as list_models
     from .errors import UsageError as UsageError
     from .models.backbone import SequenceModel as SequenceModel
     from .models.base import SequenceLayer as SequenceLayer
+    from .models.blocks.block import Block as Block
     from .models.build import load_model as load_model
     from .models.dss import DSS as DSS
     from .models.fractal import Fractal as Fractal
     from .models.lru import LRU as LRU
+    from .models.marks import mark_parameters as mark_parameters
+    from .models.marks import no_weight_decay as no_weight_decay
     from .models.published import load_published as load_published
     from .models.s4 import S4 as S4
     from .models.s4d import S4D as S4D
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     from .registry import register_dataset as register_dataset
     from .registry import register_layer as register_layer
     from .registry import register_measure as register_measure
+    from .training.optim import explain_groups as explain_groups
     from .training.optim import parameter_groups as parameter_groups
 
 __version__ = "0.1.0"
@@ -47,12 +54,19 @@ _EXPORTS = {
     "Attention": "models.transformer",
     "SequenceLayer": "models.base",
     "SequenceModel": "models.backbone",
+    "Block": "models.blocks.block",
+    "create_model": "create",
+    "list_models": "create",
     "load_model": "models.build",
     "parameter_groups": "training.optim",
+    "explain_groups": "training.optim",
+    "mark_parameters": "models.marks",
+    "no_weight_decay": "models.marks",
     "load_published": "models.published",
     "scan": "ops.scan",
     "hippo": "hippo",
     "state": "state",
+    "interop": "interop",
     "register_layer": "registry",
     "register_measure": "registry",
     "register_alpha": "registry",

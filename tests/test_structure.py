@@ -26,7 +26,7 @@ ALLOWED = {
     "ops": {"errors", "jit_cache", "ops"},
     "sweep": {"errors", "files"},
     "hippo": {"errors", "registry", "hippo"},
-    "models": {"errors", "registry", "checkpoint", "ops", "hippo", "models"},
+    "models": {"__version__", "errors", "files", "registry", "checkpoint", "ops", "hippo", "models"},
     "processes": {"errors", "processes"},
     "data": {"errors", "jit_cache", "registry", "processes", "data"},
     "compare": {
@@ -36,7 +36,7 @@ ALLOWED = {
     },
     "training": {
         *("errors", "files", "ranges", "registry", "checkpoint", "config", "training"),
-        *("data.base", "data.contract", "models.base", "models.backbone", "ops"),
+        *("data.base", "data.contract", "models.base", "models.backbone", "models.marks", "ops"),
     },
 }
 

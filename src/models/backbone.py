@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,14 +17,15 @@ from .blocks.block import Block
 from .blocks.decoder import POOLS, build_head, pool_positions
 from .blocks.dense import check_framework
 from .blocks.encoder import Encoder
-from .blocks.mixer import MIXERS
 from .blocks.norm import build_norm
+from .marks import no_weight_decay
+from .pretrained import Pretrained
 from .streaming import ModelState
 
 LARGEST_DEPTH = 1000
 
 
-class SequenceModel(nn.Module):
+class SequenceModel(Pretrained, nn.Module):
     """Sequence model: encoder, n residual blocks around one kind of layer, pooling where the task asks for it, head.
 
     Output of `forward` by task, for inputs of B sequences and L positions (`outputs` gives it from the features):
@@ -56,7 +58,8 @@ class SequenceModel(nn.Module):
         mixer: what follows the layer: "glu" (S4), "full_glu", "half_glu1", "half_glu2", "gelu" (S5), "silu_gate"
             (FRACTAL; other readings of its gate: "sigmoid_gate", and "raw_silu_gate" and "raw_sigmoid_gate", whose gate
             reads the block's input before the norm), or "mlp" (Transformer: nothing, then a feed-forward sub-block).
-        norm: "layer", "batch" (as published for S4 and S5: padding counts in the statistics) or "batch-masked".
+        norm: "layer", "batch" (as published for S4 and S5: padding counts in the statistics), "batch-masked", or
+            "layer-scalar" (one scale and one shift for all features, as S4's own layer norm has).
         prenorm: norm before the layer (True) or after the residual sum (False).
         final_norm: one more norm after the last block (S4: with prenorm only; S5: never).
         dropout: probability in [0, 1); draws are shared by all positions of a sample except one inside "glu".
@@ -69,6 +72,8 @@ class SequenceModel(nn.Module):
         positions: "none" or "sinusoidal" absolute positions added by the encoder.
         d_ff: width of the feed-forward sub-block of "mlp"; None means 4 H.
         framework: whose defaults dense layers, layer-norm eps and the retrieval head's GELU follow: "torch" or "flax".
+    Attributes:
+        config: the arguments that the model was built with; `save_pretrained` keeps them.
     Raises:
         UsageError: an option out of its range, or a layer or name that does not exist.
     """
@@ -105,9 +110,10 @@ class SequenceModel(nn.Module):
         options = {key: value for key, value in locals().items() if key not in ("self", "__class__", "layer")}
         super().__init__()
         check_options("SequenceModel", SequenceModel, options, ())
-        _check(d_model, n_layers, dropout, bn_momentum, pool, mixer, d_ff)
+        _check(d_model, n_layers, pool)
         _check_positions(task, per_position, pool)
         check_framework(framework)
+        self.config = {"layer": copy.deepcopy(layer), **options}
         self.d_model, self.pool, self.task = d_model, pool, task
         self.per_position = per_position or task == "tokens"
         self.output, self.quantiles = output, quantiles
@@ -238,6 +244,10 @@ class SequenceModel(nn.Module):
         """
         return streaming.step(self, inputs_t, state, dt_scale)
 
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters that are trained without weight decay, as timm asks for them."""
+        return no_weight_decay(self)
+
     def initial_state(self, batch_size: int) -> ModelState:
         """The state of rest; see `ModelState`. Raises UsageError if the layers carry none."""
         return streaming.initial_state(self, batch_size)
@@ -290,26 +300,10 @@ def _check_positions(task: str, per_position: bool, pool: str) -> None:
         )
 
 
-def _check(
-    d_model: int,
-    n_layers: int,
-    dropout: float,
-    bn_momentum: float,
-    pool: str,
-    mixer: str,
-    d_ff: int | None,
-) -> None:
+def _check(d_model: int, n_layers: int, pool: str) -> None:
     for name, value in {"d_model": d_model, "n_layers": n_layers}.items():
         if value < 1:
             raise UsageError(f"The model needs {name} >= 1, got {value}.")
     check_depth(n_layers)
-    if not 0.0 <= dropout < 1.0:
-        raise UsageError(f"dropout is a probability in [0, 1), got {dropout}.")
-    if not 0.0 < bn_momentum <= 1.0:
-        raise UsageError(f"bn_momentum is a share in (0, 1], got {bn_momentum}. Flax's momentum m is 1 - m here.")
     if pool not in POOLS:
         raise unknown("pool", pool, POOLS)
-    if mixer not in MIXERS:
-        raise unknown("mixer", mixer, MIXERS)
-    if d_ff is not None and mixer != "mlp":
-        raise UsageError(f"d_ff is the width of the feed-forward sub-block of mixer='mlp', but the mixer is '{mixer}'.")

@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import UsageError
 from ..ops.scan.packed import Rows, checked_boundaries
+from .marks import MarkedModule
 from .options import check_flags
 
 _LARGEST_BATCH = 2**31 - 1
@@ -18,7 +19,7 @@ _LARGEST_BATCH = 2**31 - 1
 _SMALLEST_SCALE, _LARGEST_SCALE = 1e-30, 1e30
 
 
-class SequenceLayer(nn.Module, ABC):
+class SequenceLayer(MarkedModule, ABC):
     """A map from sequences (B, L, H) to sequences (B, L, d_output), as a rule H again, that may carry a state.
 
     Promises, tested for every registered layer:
@@ -32,7 +33,8 @@ class SequenceLayer(nn.Module, ABC):
         d_model: H, features of the input.
         roles: role of each own parameter that the optimiser may treat apart, name -> one of "A", "B", "C", "D", "dt"
             ("A" covers everything that places the eigenvalues: Lambda, low-rank terms, alpha). Parameters that are
-            not named get the ordinary learning rate and weight decay.
+            not named get the ordinary learning rate and weight decay. Parameters with the role A, B or dt carry the
+            marks that other trainers read (`models/marks.py`).
     """
 
     roles: ClassVar[dict[str, str]] = {}

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..checkpoint import check_entries, read_checkpoint
-from ..errors import UsageError, did_you_mean
+from ..errors import UsageError
 from ..registry import check_options, import_plugins, layers
 from .backbone import SequenceModel, check_depth
+from .weights import check_sizes_named, check_weights
 
 # What a model is told by its dataset rather than by the configuration.
 DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task", "d_target", "per_position", "causal")
@@ -100,10 +100,16 @@ def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
             f"{', '.join(DATA_FACTS)}. Load it with the version of this program that wrote it."
         )
     _check_imports(path, config.get("imports") or [], imports)
-    _check_sizes(path, config["model"], facts, stored["state_dict"])
+    weights = {
+        str(key).removeprefix(_PREFIX): value
+        for key, value in stored["state_dict"].items()
+        if str(key).startswith(_PREFIX)
+    }
+    check_sizes_named(path, config["model"], facts, weights)
     import_plugins(imports)
     model = build_model(config["model"], facts)
-    model.load_state_dict(_weights(path, stored["state_dict"], model))
+    check_weights(path, weights, model)
+    model.load_state_dict(weights)
     return model.eval()
 
 
@@ -120,53 +126,3 @@ def _check_imports(path: str | Path, named: Any, allowed: Sequence[str]) -> None
             f"runs its code; allowed here: {', '.join(allowed) or 'no import'}. If you trust it: "
             f"load_model(path, imports={[*map(str, named)]!r})."
         )
-
-
-# Options and facts whose value is a number of rows of some parameter.
-_ROWS = (
-    *("d_model", "n_layers", "d_ff", "d_state", "blocks", "n_ssm", "n_alphas", "n_heads", "channels"),
-    *("n_classes", "n_tokens", "d_input", "d_target"),
-)
-
-
-def _check_sizes(
-    path: str | Path, node: Mapping[str, Any], facts: Mapping[str, Any], weights: Mapping[str, Any]
-) -> None:
-    """Refuse a file that names a model far larger than its weights: building it could take hours and all memory."""
-    stored = sum(value.numel() for value in weights.values() if isinstance(value, Tensor))
-    layer = node["layer"] if isinstance(node.get("layer"), Mapping) else {}
-    for key in _ROWS:
-        for value in (node.get(key), layer.get(key), facts.get(key)):
-            if isinstance(value, int) and value > stored:
-                raise UsageError(
-                    f"{str(path)!r} names a model with {key}={value} and holds {stored} numbers, so it is not the "
-                    f"checkpoint of such a model. Take best.ckpt or last.ckpt of a run folder."
-                )
-
-
-def _weights(path: str | Path, entries: Mapping[str, Any], model: SequenceModel) -> dict[str, Tensor]:
-    """The entries of the model, checked to be what it needs: names, shapes, finite numbers."""
-    found = {str(key).removeprefix(_PREFIX): value for key, value in entries.items() if str(key).startswith(_PREFIX)}
-    needed = model.state_dict()
-    told = f"The weights in {str(path)!r} do not fit the model that it describes"
-    remedy = "Load it with the version of this program (and the layers of your own) that wrote it."
-    for kind, names in (("missing", needed.keys() - found.keys()), ("unknown", found.keys() - needed.keys())):
-        if names:
-            first = sorted(names)[0]
-            near = did_you_mean(first, needed.keys() - found.keys() if kind == "unknown" else found.keys())
-            raise UsageError(f"{told}: {len(names)} {kind}, {first!r} first.{near} {remedy}")
-    for name, value in found.items():
-        if not isinstance(value, Tensor):
-            raise UsageError(f"{told}: {name!r} is a {type(value).__name__}, not a tensor. {remedy}")
-        if value.shape != needed[name].shape:
-            shapes = f"{tuple(value.shape)}, and the model's {tuple(needed[name].shape)}"
-            raise UsageError(f"{told}: {name!r} has shape {shapes}. {remedy}")
-        if value.is_complex() != needed[name].is_complex() or value.layout != torch.strided:
-            raise UsageError(f"{told}: {name!r} is {value.dtype}, {value.layout}. {remedy}")
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            count = int((~value.isfinite()).sum())
-            raise UsageError(
-                f"{str(path)!r} holds weights that are not finite: {count} of {value.numel()} numbers of {name!r} are "
-                f"NaN or infinite. The run diverged there; take an earlier checkpoint, best.ckpt."
-            )
-    return found

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from ..config import ROLES, OptimizerConfig
 from ..errors import UsageError, unknown
+from ..models.marks import named_originals
 from ..ranges import check_numbers
 
 _NORMS = (
@@ -36,7 +38,7 @@ def parameter_roles(model: nn.Module) -> dict[str, str]:
         declared = getattr(module, "roles", None)
         if not isinstance(declared, Mapping):
             continue
-        own = list(_named_originals(module))
+        own = list(named_originals(module))
         for name, role in declared.items():
             if role not in ROLES:
                 raise unknown(f"role of {type(module).__name__}.{name}", role, ROLES)
@@ -44,61 +46,125 @@ def parameter_roles(model: nn.Module) -> dict[str, str]:
     return {name: roles[id(parameter)] for name, parameter in model.named_parameters() if id(parameter) in roles}
 
 
-def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
-    """Groups for the optimiser; every trainable parameter is in exactly one.
+def parameter_groups(
+    model: nn.Module,
+    config: OptimizerConfig | None = None,
+    *,
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    ssm_lr: float | None = None,
+) -> list[dict[str, Any]]:
+    """Groups for the optimiser of any model that holds our layers; every trainable parameter is in exactly one.
 
     A parameter with a role has lr `ssm_lr` if the role is in `ssm_roles`, else `lr`, and no decay if the role is in
     `undecayed_roles`. One without a role has `lr`, and no decay if it belongs to a norm or is a bias, unless
     `decay_norm_and_bias` is set in the configuration or, as an attribute, on a module that holds it (encoder and head
-    set it).
+    set it). A parameter of somebody else's layer that is marked for other trainers (`_no_weight_decay`; `_optim`, a
+    dict with lr and weight_decay) has what its marks say.
 
     Modules decide, not names, so that a wrapper (`torch.compile`, DDP, `nn.Sequential`, a LightningModule) changes
     nothing. A parameter shared by several modules counts once, and is exempt only if no module decays it.
 
-    For Muon the matrices without a role between encoder and head are groups of their own.
-
+    Args:
+        model: any torch module.
+        config: an `OptimizerConfig`; None is its defaults.
+        lr, weight_decay: in place of those of `config`.
+        ssm_lr: likewise; where only lr is given, it is the smaller of lr and the configuration's.
     Returns:
-        dicts with name, params, lr, weight_decay and param_names, and for Muon the key muon; groups with equal lr and
-        decay are one.
+        dicts with name, params, lr, weight_decay, param_names and rule, which says in words who is in the group;
+        groups with equal name, lr and decay are one. `explain_groups` prints them. For Muon the matrices without a role
+        between encoder and head are groups of their own, and every group has the key muon.
     Raises:
         UsageError: arguments of another type, a number that cannot be meant (NaN, infinite, negative), an unknown role.
+    >>> optimizer = torch.optim.AdamW(parameter_groups(model, lr=3e-4))  # doctest: +SKIP
     """
+    config = OptimizerConfig() if config is None else config
     if not isinstance(model, nn.Module) or not isinstance(config, OptimizerConfig):
         raise UsageError(
             f"parameter_groups takes a torch module and an OptimizerConfig, got a {type(model).__name__} and a "
             f"{type(config).__name__}."
         )
-    check_numbers(config, "optimizer.")
+    config = _changed(config, lr, weight_decay, ssm_lr)
     roles = parameter_roles(model)
     exempt = set() if config.decay_norm_and_bias else _norms_and_biases(model)
-    ssm_lr = config.lr if config.ssm_lr is None else config.ssm_lr
     muon = config.name == "muon"
     matrices = _inner_matrices(model) if muon else set()
-    groups: dict[tuple[str, bool], dict[str, Any]] = {}
+    groups: dict[tuple[str, float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         role = roles.get(name)
-        slow = role in config.ssm_roles
-        decayed = role not in config.undecayed_roles if role else id(parameter) not in exempt
-        label = "ssm" if slow else "model"
-        marked = not role and id(parameter) in matrices
-        if marked:
-            label = "matrices"
+        label, rate, decay = _treatment(parameter, role, id(parameter) in exempt, config)
+        of_muon = role is None and label != "marked" and id(parameter) in matrices
+        if of_muon:
+            label = label.replace("model", "matrices")
+        rule = _RULES.get(label, _RULES["ssm"])
         group = groups.setdefault(
-            (label, decayed),
+            (label, rate, decay),
             {
-                "name": label if decayed else f"{label}, no decay",
+                "name": label,
                 "params": [],
-                "lr": ssm_lr if slow else config.lr,
-                "weight_decay": config.weight_decay if decayed else 0.0,
+                "lr": rate,
+                "weight_decay": decay,
                 "param_names": [],
-                **({"muon": marked} if muon else {}),
+                "rule": rule,
+                **({"muon": of_muon} if muon else {}),
             },
         )
         group["params"].append(parameter)
         group["param_names"].append(name)
     return [groups[key] for key in sorted(groups)]
+
+
+def _changed(
+    config: OptimizerConfig, lr: float | None, weight_decay: float | None, ssm_lr: float | None
+) -> OptimizerConfig:
+    """The configuration with the numbers that are given in their place, checked."""
+    changes = {"lr": lr, "weight_decay": weight_decay, "ssm_lr": ssm_lr}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    check_numbers(changed := replace(config, **changes), "optimizer.")
+    if lr is not None and ssm_lr is None and changed.ssm_lr is not None:
+        changed.ssm_lr = min(changed.ssm_lr, lr)
+    return changed
+
+
+def _treatment(
+    parameter: nn.Parameter, role: str | None, exempt: bool, config: OptimizerConfig
+) -> tuple[str, float, float]:
+    """Name of the group that a parameter belongs to, its learning rate and weight decay."""
+    slow = role in config.ssm_roles
+    decayed = role not in config.undecayed_roles
+    if role is None:
+        asked = getattr(parameter, "_optim", None)
+        if isinstance(asked, Mapping) and {"lr", "weight_decay"} & asked.keys():
+            return "marked", float(asked.get("lr", config.lr)), float(asked.get("weight_decay", config.weight_decay))
+        decayed = not exempt and getattr(parameter, "_no_weight_decay", False) is not True
+    rate = config.ssm_lr if slow and config.ssm_lr is not None else config.lr
+    name = ("ssm" if slow else "model") + ("" if decayed else ", no decay")
+    return name, rate, config.weight_decay if decayed else 0.0
+
+
+_RULES = {
+    "ssm": "roles of sequence layers that are trained at ssm_lr",
+    "model": "the rest",
+    "model, no decay": "of the rest: norms, biases, what is marked _no_weight_decay, and roles that are not decayed",
+    "matrices": "matrices of the blocks, which Muon trains",
+    "matrices, no decay": "matrices of the blocks, which Muon trains, without decay",
+    "marked": "parameters of other layers, as their _optim asks",
+}
+
+
+def explain_groups(groups: list[dict[str, Any]]) -> str:
+    """What `parameter_groups` did with each parameter, in words: a paragraph a group."""
+    lines = []
+    for group in groups:
+        count = sum(parameter.numel() for parameter in group["params"])
+        lines.append(
+            f"{group['name']}: lr {group['lr']:g}, weight decay {group['weight_decay']:g}, {count:,} parameters in "
+            f"{len(group['params'])} tensors ({group['rule']})"
+        )
+        lines.extend(textwrap.wrap(", ".join(group["param_names"]), 110, initial_indent="  ", subsequent_indent="  "))
+    return "\n".join(lines)
 
 
 def describe_groups(groups: list[dict[str, Any]], roles: dict[str, str]) -> list[dict[str, Any]]:
@@ -117,14 +183,6 @@ def describe_groups(groups: list[dict[str, Any]], roles: dict[str, str]) -> list
     ]
 
 
-def _named_originals(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Parameters in and below `module`; those that a parametrisation of it works on under the name of its result."""
-    yield from module.named_parameters()
-    if is_parametrized(module):
-        for name, parametrization in module.parametrizations.items():
-            yield from ((name, parameter) for parameter in parametrization.parameters())
-
-
 def _norms_and_biases(model: nn.Module) -> set[int]:
     """Identities of the parameters of norms and of the biases, without those of modules that decay theirs."""
     exempt, decayed = set(), set()
@@ -132,7 +190,7 @@ def _norms_and_biases(model: nn.Module) -> set[int]:
         if getattr(module, "decay_norm_and_bias", False) is True:
             decayed.update(map(id, module.parameters()))
         is_norm = isinstance(module, _NORMS) or bool(_NORM_NAME.search(type(module).__name__))
-        for name, parameter in _named_originals(module):
+        for name, parameter in named_originals(module):
             # A name with a dot is that of a submodule, which has its own turn.
             if "." not in name and (is_norm or "bias" in name.split("_")):
                 exempt.add(id(parameter))

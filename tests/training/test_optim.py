@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from toy_parts import ToyDecay
 
-from fractal_ssm import UsageError
+from fractal_ssm import S4, UsageError, explain_groups, parameter_groups
 from fractal_ssm.config import OptimizerConfig, compose
 from fractal_ssm.models.backbone import SequenceModel
-from fractal_ssm.training.optim import describe_groups, parameter_groups, parameter_roles
+from fractal_ssm.training.optim import describe_groups, parameter_roles
 from fractal_ssm.training.optimizers import build_optimizer
 
 LR, SSM_LR, DECAY = 0.01, 0.001, 0.05
@@ -215,3 +215,52 @@ def test_wrappers_change_nothing(recipe, wrapper):
         assert {**one, "params": 0, "param_names": 0} == {**other, "params": 0, "param_names": 0}
         assert all(long.endswith(short) for short, long in zip(one["param_names"], other["param_names"], strict=True))
         assert all(map(torch.equal, one["params"], other["params"]))
+
+
+class Foreign(nn.Module):
+    """A model of somebody's: a layer of ours, one of theirs that carries marks, ordinary modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.ours = S4(4, d_state=8)
+        self.linear = nn.Linear(4, 4)
+        self.theirs = nn.ParameterDict({name: torch.zeros(3) for name in ("kept", "slow", "plain", "fast")})
+        self.theirs["kept"]._no_weight_decay = True
+        self.theirs["slow"]._optim = {"lr": 0.5, "weight_decay": 0.25}
+        self.theirs["fast"]._optim = {"lr": 0.5}
+
+
+def test_marks_of_other_layers_are_kept():
+    groups = {
+        name: (group["lr"], group["weight_decay"])
+        for group in parameter_groups(Foreign(), lr=LR, weight_decay=DECAY)
+        for name in group["param_names"]
+    }
+    assert groups["theirs.kept"] == groups["linear.bias"] == (LR, 0.0)
+    assert groups["theirs.slow"] == (0.5, 0.25) and groups["theirs.fast"] == (0.5, DECAY)
+    assert groups["theirs.plain"] == groups["linear.weight"] == groups["ours.C"] == FAST
+    assert groups["ours.P"] == groups["ours.inv_dt"] == SLOW
+
+
+def test_the_groups_of_a_foreign_model_are_explained():
+    groups = parameter_groups(Foreign(), lr=LR)
+    said = explain_groups(groups)
+    for group in groups:
+        assert group["rule"] in said
+    for name, _ in Foreign().named_parameters():
+        assert said.count(f"{name}") >= 1
+    assert "ssm, no decay: lr 0.001, weight decay 0, 100 parameters in 5 tensors" in said
+
+
+def test_numbers_in_place_of_those_of_the_configuration():
+    def rates_of(**numbers):
+        return {group["name"]: (group["lr"], group["weight_decay"]) for group in parameter_groups(Model(), **numbers)}
+
+    assert rates_of() == rates_of(lr=0.001, weight_decay=0.05)
+    assert rates_of(lr=1e-4)["ssm, no decay"] == (1e-4, 0.0)
+    assert rates_of(lr=LR, ssm_lr=0.5)["ssm, no decay"] == (0.5, 0.0)
+    assert rates_of(config=OptimizerConfig(ssm_lr=None), lr=LR)["ssm, no decay"] == (LR, 0.0)
+    assert rates_of(lr=LR, weight_decay=0.0)["model"] == (LR, 0.0)
+    for wrong in ({"lr": -1.0}, {"weight_decay": float("nan")}, {"ssm_lr": float("inf")}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            rates_of(**wrong)

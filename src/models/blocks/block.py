@@ -10,9 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UsageError
+from ...registry import check_options
 from ..base import SequenceLayer
-from .dense import TiedDropout, dense
-from .mixer import build_mixer
+from ..marks import no_weight_decay
+from ..options import check_choice, check_probability, check_sizes
+from .dense import TiedDropout, check_framework, dense
+from .mixer import MIXERS, build_mixer
 from .norm import build_norm
 
 
@@ -26,22 +29,30 @@ class Block(nn.Module):
         layer: the sequence layer; its d_model is the block's width H. One with more outputs than H (several channels)
             needs a mixer whose linear map joins them.
         mixer, norm, prenorm, dropout, mask_padding, bn_momentum, framework, d_ff: see `SequenceModel`.
+    Raises:
+        UsageError: something else than a sequence layer, or an option out of its range.
+    >>> block = Block(Fractal(64, d_state=32), mixer="silu_gate", dropout=0.1)  # doctest: +SKIP
+    >>> y, state = block(torch.randn(2, 100, 64))  # doctest: +SKIP
     """
 
     def __init__(
         self,
         layer: SequenceLayer,
         *,
-        mixer: str,
-        norm: str,
-        prenorm: bool,
-        dropout: float,
-        mask_padding: bool,
-        bn_momentum: float,
-        framework: str,
+        mixer: str = "glu",
+        norm: str = "layer",
+        prenorm: bool = True,
+        dropout: float = 0.0,
+        mask_padding: bool = True,
+        bn_momentum: float = 0.1,
+        framework: str = "torch",
         d_ff: int | None = None,
     ):
+        options = {key: value for key, value in locals().items() if key not in ("self", "__class__", "layer")}
         super().__init__()
+        check_options("Block", Block, options, ())
+        _check(layer, mixer, dropout, bn_momentum, d_ff)
+        check_framework(framework)
         d_model = layer.d_model
         self.mask_padding = mask_padding
         self.prenorm = prenorm
@@ -88,6 +99,10 @@ class Block(nn.Module):
         y_t, state = checked_output(self.layer, z[:, 0], found)
         return self._finish(x, y_t[:, None], z, None)[:, 0], state
 
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters that are trained without weight decay, as timm asks for them."""
+        return no_weight_decay(self)
+
     def _scale_of_step(self, dt_scale: float | Tensor) -> dict[str, float | Tensor]:
         # A layer from elsewhere may not know the argument.
         if self._step_takes_dt_scale:
@@ -104,6 +119,25 @@ class Block(nn.Module):
         if not self.prenorm:
             x = self.norm(x, lengths)
         return x if self.feed_forward is None else self.feed_forward(x, lengths)
+
+
+def _check(layer: Any, mixer: str, dropout: float, bn_momentum: float, d_ff: int | None) -> None:
+    if not isinstance(layer, SequenceLayer):
+        raise UsageError(
+            f"Block is built around a sequence layer, such as Fractal(64), got {type(layer).__name__}. A layer of your "
+            f"own derives from fractal_ssm.SequenceLayer; one by its name is built by create_model."
+        )
+    check_probability("dropout", dropout)
+    if not 0.0 < bn_momentum <= 1.0:
+        raise UsageError(f"bn_momentum is a share in (0, 1], got {bn_momentum}. Flax's momentum m is 1 - m here.")
+    check_choice("mixer", mixer, tuple(MIXERS))
+    if d_ff is not None:
+        if mixer != "mlp":
+            raise UsageError(
+                f"d_ff is the width of the feed-forward sub-block of mixer='mlp', but the mixer is '{mixer}'. Leave "
+                f"out d_ff, or choose mixer='mlp'."
+            )
+        check_sizes("Block", d_ff=d_ff)
 
 
 def checked_output(layer: SequenceLayer, u: Tensor, output: Any) -> tuple[Tensor, Any]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...errors import unknown
 from ..base import valid_mask
 
-NORMS = ("batch", "batch-masked", "layer")
+NORMS = ("batch", "batch-masked", "layer", "layer-scalar")
 
 
 class BatchNorm(nn.Module):
@@ -48,10 +48,30 @@ class LayerNorm(nn.LayerNorm):
         return super().forward(x)
 
 
+class ScalarLayerNorm(nn.Module):
+    """Layer norm with one scale and one shift for all features, as the published S4 has it in its transposed form.
+
+    y = weight (x - mean + bias) / std over the features of each position, with the biased deviation and no epsilon.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """x (B, L, H) to (B, L, H)."""
+        std, mean = torch.std_mean(x, dim=-1, correction=0, keepdim=True)
+        # Equal features have no deviation; they are centred only.
+        return self.weight * (x - mean + self.bias) / std.clamp_min(torch.finfo(x.dtype).tiny)
+
+
 def build_norm(norm: str, d_model: int, bn_momentum: float, framework: str) -> nn.Module:
-    """The norm called `norm`: "batch", "batch-masked" or "layer" (eps 1e-5, or 1e-6 with flax's defaults)."""
+    """The norm called `norm`: one of `NORMS`; the eps of "layer" is 1e-5, or 1e-6 with flax's defaults."""
     if norm not in NORMS:
         raise unknown("norm", norm, NORMS)
+    if norm == "layer-scalar":
+        return ScalarLayerNorm()
     if norm == "layer":
         return LayerNorm(d_model, eps=1e-6 if framework == "flax" else 1e-5)
     return BatchNorm(d_model, bn_momentum, masked=norm == "batch-masked")
