@@ -10,6 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+# What a message about a file that could not be written ends with.
+SPACE_ADVICE = "Free some space or mend the folder first; nothing half-written is left under a final name."
+
 
 class WriteFailed(OSError):
     """A file could not be written; what it held before is untouched."""

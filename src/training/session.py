@@ -18,7 +18,7 @@ from ..config import Config
 from ..data.base import SPLITS
 from ..data.contract import check_reference
 from ..errors import RunFailed, UsageError
-from ..files import WriteFailed, remove_leftovers, write_text
+from ..files import SPACE_ADVICE, WriteFailed, remove_leftovers, write_text
 from ..models.backbone import SequenceModel
 from .allocator import keep_freed_memory
 from .callbacks import ChanceHint, Curves
@@ -40,8 +40,6 @@ from .stopping import stops
 from .table import group_table, result_table, summary
 from .tasks import build_task, values_a_sample
 from .trainer import make_trainer, step_counts
-
-_SPACE = "Free some space or mend the folder first; nothing half-written is left under a final name."
 
 
 class Session:
@@ -159,7 +157,7 @@ class Session:
         if not isinstance(error, WriteFailed):
             self._note(status="failed", error=f"{type(error).__name__}: {error}")
             raise error
-        message = f"{error.filename} could not be written: {error.strerror}. {self._kept()} {_SPACE}"
+        message = f"{error.filename} could not be written: {error.strerror}. {self._kept()} {SPACE_ADVICE}"
         self._note(status="failed", error=message)
         raise RunFailed(message) from error
 
