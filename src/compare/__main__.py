@@ -279,10 +279,10 @@ def _joined(plan: Plan, folders: Sequence[Path]) -> list[Run]:
 
 
 def _write(plan: Plan, runs: list[Run], results: Path, options: Options, words: Sequence[str]) -> int:
-    """Write report.html, report.md and the CSV files, and print the table; 1 if a run has no result."""
+    """Write report.html, report.md, the forest plot and the CSV files, and print the table; 1 if a run has no result."""
     from ..files import write_text
     from ..run_folder import make_writable
-    from . import page, tables
+    from . import figures, page, tables
     from .results import collect
 
     make_writable("results", str(results))
@@ -290,6 +290,7 @@ def _write(plan: Plan, runs: list[Run], results: Path, options: Options, words: 
     command = "python -m fractal_ssm.compare " + shlex.join(words)
     write_text(results / "report.html", page.html(found, command))
     write_text(results / "report.md", tables.page(found))
+    write_text(results / "differences.svg", figures.forest(found))
     for name in ("arms", "differences", "runs", "settings"):
         write_text(results / f"{name}.csv", tables.as_csv(getattr(tables, name)(found)))
     print(tables.page(found))

@@ -119,17 +119,17 @@ def _said(name: str, found: Difference, baseline: str, units: Units) -> str:
         told = "the difference" if found.claimed else "no difference"
         return (
             f"{name}: {told} from {baseline} can be claimed at n = {found.n} ({mean} in every pair, "
-            f"sign-flip test p = {probability(found.corrected_p)}); equal differences leave no interval."
+            f"sign-flip test p {_relation(found.corrected_p)}); equal differences leave no interval."
         )
     if found.claimed:
         word = "above" if found.mean > 0 else "below"
         return (
             f"{name} lies {units.size(abs(found.mean))} {word} {baseline}{units.verdict(found.mean)} "
-            f"(95 % interval {span}, n = {found.n}, p = {probability(found.corrected_p)} after correction)."
+            f"(95 % interval {span}, n = {found.n}, p {_relation(found.corrected_p)} after correction)."
         )
     return (
         f"{name}: no difference from {baseline} can be claimed at n = {found.n} ({mean}, 95 % interval {span}, "
-        f"p = {probability(found.corrected_p)} after correction); "
+        f"p {_relation(found.corrected_p)} after correction); "
         f"{units.size(found.detectable)} would have been seen."
     )
 
@@ -137,6 +137,12 @@ def _said(name: str, found: Difference, baseline: str, units: Units) -> str:
 def probability(value: float) -> str:
     """Two digits, or "< 0.001"."""
     return "-" if math.isnan(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _relation(value: float) -> str:
+    """ "= 0.020" or "< 0.001", as it stands in a sentence."""
+    text = probability(value)
+    return text if text.startswith("<") else f"= {text}"
 
 
 def _pairs(plan: Plan, runs: Sequence[Run], arm: str) -> list[tuple[float, float]]:
