@@ -49,6 +49,7 @@ setup(
             "mkdocstrings-python>=2.0",
             "latex2mathml>=3.77",
         ],
+        "hf": ["transformers>=5.24", "accelerate>=1.10"],
         "sweep": ["hydra-joblib-launcher>=1.2", "hydra-submitit-launcher>=1.2"],
     },
     entry_points={"console_scripts": ["fractal-train=fractal_ssm.train:main"]},

@@ -24,8 +24,8 @@ class FractalModule(CustomBlockRNNModule):
         self.block = Block(Fractal(self.hidden_dim, d_state=32), mixer="silu_gate")
         self.head = nn.Linear(self.hidden_dim, self.output_chunk_length * self.target_size * self.nr_params)
 
-    def forward(self, x_in: tuple) -> torch.Tensor:
-        x, _ = self.block(self.encoder(x_in[0]), return_state=False)
+    def forward(self, x_in) -> torch.Tensor:
+        x, _ = self.block(self.encoder(x_in.past_target), return_state=False)
         return self.head(x[:, -1]).view(-1, self.output_chunk_length, self.target_size, self.nr_params)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
