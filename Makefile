@@ -6,10 +6,10 @@ STAMP  := $(VENV)/.installed
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-quick test-slow lint docs bench gpu figures doctor wheel clean
+.PHONY: help install train test test-quick test-slow test-interop lint docs bench gpu figures doctor wheel clean
 
 help:           ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## create .venv with the pinned packages (other targets do this by themselves)
 
@@ -44,6 +44,11 @@ test-quick: $(STAMP) ## run a few fast files of every room (under a minute)
 
 test-slow: $(STAMP) ## run the tests that take minutes
 	@$(RUN) -m pytest -m slow $(ARGS)
+
+# Libraries of others, which CI does not install. The pins keep torch and the rest as they are.
+test-interop: $(STAMP) ## install transformers, accelerate and darts into .venv, run the tests of the code of others
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -c requirements.txt 'transformers>=5.24' 'accelerate>=1.10' darts
+	@$(RUN) -m pytest tests/interop tests/test_examples.py $(ARGS)
 
 lint: $(STAMP)   ## ruff: lint and format; mypy: the types of the public names
 	@$(RUN) -m ruff check .

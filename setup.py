@@ -55,6 +55,7 @@ setup(
         "tensorboard": ["tensorboard>=2.18"],
         "wandb": ["wandb>=0.19"],
         "mlflow": ["mlflow-skinny>=3.0"],
+        "hf": ["transformers>=5.24", "accelerate>=1.10"],
         "sweep": ["hydra-joblib-launcher>=1.2", "hydra-submitit-launcher>=1.2"],
     },
     entry_points={"console_scripts": ["fractal-train=fractal_ssm.train:main"]},

@@ -46,9 +46,7 @@ def create_model(name: str, *, layer: Mapping[str, Any] | None = None, **facts: 
     >>> sum(parameter.numel() for parameter in model.parameters())
     30186
     """
-    node = _node(name)
-    if layer is not None:
-        node["layer"] = _with_options(name, node["layer"], layer)
+    node = model_node(name, layer)
     _check_names(name, facts)
     if facts.get("n_classes") is None and facts.get("task", "classification") in ("classification", "retrieval"):
         raise UsageError(
@@ -59,8 +57,19 @@ def create_model(name: str, *, layer: Mapping[str, Any] | None = None, **facts: 
     return build_model({**node, **{key: value for key, value in facts.items() if key not in known}}, known)
 
 
+def model_node(name: str, layer: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The `model` node of a name, with options of the layer on top.
+
+    Raises:
+        UsageError: an unknown name, or options that are no mapping or of another layer.
+    """
+    node = _node(name)
+    if layer is not None:
+        node["layer"] = _with_options(name, node["layer"], layer)
+    return node
+
+
 def _node(name: str) -> dict[str, Any]:
-    """The `model` node of a name."""
     # Hydra is loaded where a model is asked for, not with the package.
     from .config import compose
 

@@ -34,6 +34,8 @@ ALLOWED = {
         *("files", "run_folder", "training.record", "training.resume", "training.lock", "training.signals"),
         *("training.metric", "training.table"),
     },
+    "interop": {"errors", "create", "registry", "models", "interop"},
+    "create": {"errors", "config", "registry", "models"},
     "training": {
         *("errors", "files", "ranges", "registry", "checkpoint", "config", "training"),
         *("data.base", "data.contract", "models.base", "models.backbone", "models.marks", "ops"),

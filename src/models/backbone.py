@@ -128,7 +128,7 @@ class SequenceModel(Pretrained, nn.Module):
         )
         self.blocks = nn.ModuleList(
             Block(
-                _build_layer(layer, d_model, l_max),
+                build_layer(layer, d_model, l_max),
                 mixer=mixer,
                 norm=norm,
                 prenorm=prenorm,
@@ -253,7 +253,8 @@ class SequenceModel(Pretrained, nn.Module):
         return streaming.initial_state(self, batch_size)
 
 
-def _build_layer(node: Mapping[str, Any], d_model: int, l_max: int | None) -> SequenceLayer:
+def build_layer(node: Mapping[str, Any], d_model: int, l_max: int | None) -> SequenceLayer:
+    """The layer of a node, `{"name": "fractal", ...}`, if it says of itself what the contract asks for."""
     layer = layers.build(node, d_model=d_model, l_max=l_max)
     if not isinstance(layer, SequenceLayer):
         raise UsageError(
