@@ -279,7 +279,7 @@ def _joined(plan: Plan, folders: Sequence[Path]) -> list[Run]:
 
 
 def _write(plan: Plan, runs: list[Run], results: Path, options: Options, words: Sequence[str]) -> int:
-    """Write report.html, report.md, the forest plot and the CSV files, and print the table; 1 if a run has no result."""
+    """Write report.html, report.md, the forest plot and the CSV files, print the table; 1 if a run has no result."""
     from ..files import write_text
     from ..run_folder import make_writable
     from . import figures, page, tables
