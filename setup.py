@@ -49,6 +49,7 @@ setup(
             "mkdocstrings-python>=2.0",
             "latex2mathml>=3.77",
         ],
+        "export": ["onnx>=1.16", "onnxscript>=0.5", "onnxruntime>=1.20"],
         "sweep": ["hydra-joblib-launcher>=1.2", "hydra-submitit-launcher>=1.2"],
     },
     entry_points={"console_scripts": ["fractal-train=fractal_ssm.train:main"]},

@@ -26,6 +26,7 @@ ALLOWED = {
     "sweep": {"errors", "files"},
     "hippo": {"errors", "registry", "hippo"},
     "models": {"errors", "registry", "checkpoint", "ops", "hippo", "models"},
+    "export": {"errors", "files", "models", "ops", "export"},
     "data": {"errors", "jit_cache", "registry", "data"},
     "compare": {
         *("errors", "config", "config_errors", "registry", "train", "data.base", "models.build", "compare"),

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
-from contract_cases import build  # noqa: E402
+from contract_cases import build
 
 
 @pytest.fixture

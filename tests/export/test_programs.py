@@ -39,7 +39,9 @@ def test_one_program_for_every_size(case):
         torch.testing.assert_close(program.module()(u), layer(u)[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", [("s4", {"d_state": 8}), ("fractal", {"time": "ltv"}), ("transformer", {"n_heads": 2})])
+@pytest.mark.parametrize(
+    "case", [("s4", {"d_state": 8}), ("fractal", {"time": "ltv"}), ("transformer", {"n_heads": 2})]
+)
 @torch.no_grad()
 def test_a_program_of_a_step(case):
     layer, form = build(case, torch.float32), real_step(build(case, torch.float32))
