@@ -56,6 +56,7 @@ setup(
         "wandb": ["wandb>=0.19"],
         "mlflow": ["mlflow-skinny>=3.0"],
         "hf": ["transformers>=5.24", "accelerate>=1.10"],
+        "export": ["onnx>=1.20", "onnxscript>=0.7", "onnxruntime>=1.30"],
         "sweep": ["hydra-joblib-launcher>=1.2", "hydra-submitit-launcher>=1.2"],
     },
     entry_points={"console_scripts": ["fractal-train=fractal_ssm.train:main"]},

@@ -27,6 +27,7 @@ ALLOWED = {
     "sweep": {"errors", "files"},
     "hippo": {"errors", "registry", "hippo"},
     "models": {"__version__", "errors", "files", "registry", "checkpoint", "ops", "hippo", "models"},
+    "export": {"errors", "files", "models", "ops", "export"},
     "processes": {"errors", "processes"},
     "data": {"errors", "jit_cache", "registry", "processes", "data"},
     "compare": {
