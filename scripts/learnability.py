@@ -22,8 +22,8 @@ from scipy.stats import binomtest
 from . import report, tables
 
 PAGE = report.ROOT / "docs" / "proxies.md"
-# Test accuracy from which a run counts as having learned its task. What the places of the discs tell: 91 % on
-# Pathfinder, 50 % on its pairs.
+# Test accuracy from which a run counts as having learned its task. The places of the discs tell 91 % on Pathfinder,
+# 50 % on its pairs.
 LEARNED = {"recall": 0.9, "adding": 0.9, "pathfinder": 0.85, "pathfinder-matched": 0.7}
 LAYERS = ("fractal", "fractal-tau", "s5", "s4", "s4d", "lru", "s5-short", "fractal-normal", "fractal-conv")
 HEADER = (

@@ -229,6 +229,7 @@ class RealSISO(RealLayer):
         system, D = layer.system(dt_scale), layer.D.view(layer.channels, layer.d_model)
         forward = dataclasses.replace(system, C=system.C[: layer.channels])
         self.system = ChunkedSystem(of_system(forward, D), dtype)
+        self.backward_lag = layer.backward_lag
         if layer.bidirectional:
             backward = dataclasses.replace(system, C=system.C[layer.channels :])
             self.system_backward = ChunkedSystem(of_system(backward, torch.zeros_like(D)), dtype)
@@ -248,9 +249,9 @@ class RealSISO(RealLayer):
         v = u[..., None]
         y, states = self.system(v, None if state is None else state.flatten(-2))
         if self.bidirectional:
-            # Kernels of the future begin at lag -1: the present input is counted once.
             back = self.system_backward(v.flip(1))[0].flip(1)
-            y = y + F.pad(back, (0, 0, 0, 0, 0, 1))[:, 1:]
+            # As published, kernels of the future begin at lag -1: the present input is counted once.
+            y = y + (back if self.backward_lag == 0 else F.pad(back, (0, 0, 0, 0, 0, 1))[:, 1:])
         y = y.transpose(2, 3).flatten(2)
         if self.bidirectional or not return_state:
             return y, None
@@ -275,8 +276,10 @@ def products(layer: DiagonalSSM, B: Tensor) -> dict[str, Tensor]:
     def output(C: Tensor) -> Tensor:
         return (C * C.new_tensor([layer._conj_factor, -layer._conj_factor])).flatten(1).T
 
-    found = {"input": torch.view_as_real(B).transpose(1, 2).flatten(0, 1).T, "output": output(layer.C)}
-    return found if layer.C_backward is None else {**found, "output_backward": output(layer.C_backward)}
+    found = {"input": torch.view_as_real(B).transpose(1, 2).flatten(0, 1).T, "output": output(layer._output(layer.C))}
+    if layer.C_backward is None:
+        return found
+    return {**found, "output_backward": output(layer._output(layer.C_backward))}
 
 
 def one_step(system: System) -> dict[str, Tensor]:

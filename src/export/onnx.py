@@ -34,7 +34,7 @@ def export_onnx(
         module: a layer or a `SequenceModel`, as for `real_forward` and `real_step`.
         path: of the file.
         form: "forward" for sequences, "step" for one position and a state.
-        options: of `real_forward` (lengths, state, dt_scale) or `real_step` (dt_scale, head).
+        options: of `real_forward` (lengths, state, dt_scale) or `real_step` (dt_scale).
     Returns:
         The program that was written, which names inputs and outputs (`input_names`, `output_names`) and gives the state
         to start from (`initial_state`).

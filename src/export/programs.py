@@ -42,6 +42,9 @@ class RealProgram(nn.Module):
         self._leading, self._structure = len(self.input_names), None
         if states:
             found, self._structure = tree_flatten_with_path(self._initial(1))
+            # A model that pools nothing has no running sum: its place in the state is None.
+            self._places = [index for index, (_, part) in enumerate(found) if part is not None]
+            found = [found[index] for index in self._places]
             names = ["state" + "".join(map(_name, path)) for path, _ in found]
             self.input_names += names
             self.output_names += ["next_" + name for name in names]
@@ -53,7 +56,7 @@ class RealProgram(nn.Module):
 
     def initial_state(self, batch_size: int) -> tuple[Tensor, ...]:
         """The state of rest as the tensors that `forward` takes after its other inputs."""
-        return tuple(leaf for _, leaf in tree_flatten_with_path(self._initial(batch_size))[0])
+        return _tensors(self._initial(batch_size))
 
     def example_inputs(self, batch_size: int = _BATCH, length: int = _LENGTH) -> tuple[Tensor, ...]:
         """Random inputs of these sizes, at rest (of a cache that grows: after three earlier inputs)."""
@@ -93,7 +96,7 @@ class RealProgram(nn.Module):
         with torch.no_grad():
             for _ in range(_PAST):
                 state = self.module.step(self._example(batch_size, 1)[:, 0], state)[1]
-        return tuple(leaf for _, leaf in tree_flatten_with_path(state)[0])
+        return _tensors(state)
 
     def _example(self, batch: int, length: int) -> Tensor:
         if self.is_model and self.module.encoder.n_tokens is not None:
@@ -114,11 +117,14 @@ class RealProgram(nn.Module):
         if self.with_lengths:
             found["lengths"] = given["lengths"]
         if self._structure is not None:
-            found["state"] = tree_unflatten(list(rest[self._leading - 1 :]), self._structure)
+            parts: list[Tensor | None] = [None] * self._structure.num_leaves
+            for place, part in zip(self._places, rest[self._leading - 1 :], strict=True):
+                parts[place] = part
+            found["state"] = tree_unflatten(parts, self._structure)
         return found
 
     def _written(self, y: Tensor, state: Any) -> tuple[Tensor, ...]:
-        return y, *(leaf for _, leaf in tree_flatten_with_path(state)[0])
+        return y, *_tensors(state)
 
 
 class RealForward(RealProgram):
@@ -140,9 +146,8 @@ class RealStep(RealProgram):
 
     _takes_length = False
 
-    def __init__(self, module: nn.Module, dt_scale: float | str, head: bool):
+    def __init__(self, module: nn.Module, dt_scale: float | str):
         super().__init__(module, dt_scale, states=True)
-        self.with_head = head
 
     def forward(self, inputs: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """The tensors called `input_names` to those called `output_names`."""
@@ -150,7 +155,7 @@ class RealStep(RealProgram):
         # The step of training is what a step without the argument takes.
         scale = {} if self.dt_scale == 1.0 else {"dt_scale": given["dt_scale"]}
         y, state = self.module.step(inputs, given["state"], **scale)
-        return self._written(self.module.head(y) if self.with_head else y, state)
+        return self._written(y, state)
 
     def example_inputs(self, batch_size: int = _BATCH, length: int = 1) -> tuple[Tensor, ...]:
         """Random inputs for this many samples; see `RealProgram.example_inputs`."""
@@ -179,28 +184,23 @@ def real_forward(
     return RealForward(module, dt_scale, state, lengths)
 
 
-def real_step(module: nn.Module, *, dt_scale: float | str = 1.0, head: bool = False) -> RealStep:
+def real_step(module: nn.Module, *, dt_scale: float | str = 1.0) -> RealStep:
     """A layer or a model one position at a time, without complex numbers and without operators of this package.
 
     forward(u_t[, dt_scale], *state) -> (y_t, *next state), from u_t (B, H) (of a model: (B,) token ids or (B, d_input))
     and the tensors of `initial_state(B)`.
 
     Args:
-        module: a causal layer, or a `SequenceModel` of such, which gives its features (B, H). Copied, as above.
+        module: a causal layer, or a `SequenceModel` of such, which gives its outputs of all that has been seen (see
+            `SequenceModel.step`). Copied, as above.
         dt_scale: a number, or "sample" for an input of shape (B,): the time since the last input, in steps of training.
-        head: for a model that scores the last position (pool="last") or each: give these scores.
     Raises:
         UsageError: something that this layer cannot do, with what to do instead.
     """
     _check(module, dt_scale, state=True)
     if dt_scale == "position":
         raise UsageError("A step is one position, so dt_scale is a number or 'sample' there, one a sample.")
-    if head and not (isinstance(module, SequenceModel) and _scores_positions(module)):
-        raise UsageError(
-            f"{_kind(module)} gives no scores after each input: head=True needs a SequenceModel with pool='last' (or "
-            f"with an output at every position). Pool the features yourself and apply model.head."
-        )
-    return RealStep(module, dt_scale, head)
+    return RealStep(module, dt_scale)
 
 
 def export_program(program: RealProgram, strict: bool = False) -> ExportedProgram:
@@ -254,8 +254,9 @@ def _check(module: Any, dt_scale: Any, state: bool) -> None:
         )
 
 
-def _scores_positions(model: SequenceModel) -> bool:
-    return model.task != "retrieval" and (getattr(model, "per_position", False) or model.pool == "last")
+def _tensors(state: Any) -> tuple[Tensor, ...]:
+    """The tensors of a state in order."""
+    return tuple(part for _, part in tree_flatten_with_path(state)[0] if part is not None)
 
 
 def _kind(module: Any) -> str:

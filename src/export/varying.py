@@ -72,18 +72,15 @@ def gates_of(layer: DiagonalSSM) -> tuple[Gates, Tensor]:
     Raises:
         UsageError: a layer without a step, such as LRU.
     """
-    if isinstance(layer, Fractal):
-        Lambda, B_tilde = layer.Lambda, layer.B_tilde
-        if layer.time == "ltv":
-            return Gates(Lambda, torch.ones_like(Lambda.real), "scaled"), B_tilde
-    elif hasattr(layer, "Lambda") and hasattr(layer, "log_dt"):
-        Lambda, B_tilde = layer.Lambda, layer.B_tilde
-    else:
+    if isinstance(layer, Fractal) and layer.time == "ltv":
+        return Gates(layer.Lambda, torch.ones_like(layer.Lambda.real), "scaled"), layer.B_tilde
+    system = layer._continuous()
+    if system is None:
         raise UsageError(
             f"{type(layer).__name__} takes no dt_scale as an input of the exported program; S5, Fractal and Attention "
             f"do. Export it for one number: dt_scale=1.0."
         )
-    return Gates(Lambda, torch.exp(layer.log_dt), layer.discretization), B_tilde
+    return Gates(system.Lambda, system.dt, system.method), system.B_tilde
 
 
 def run(decay: Tensor, v: Tensor, x0: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -225,7 +226,7 @@ def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
             that is negative, infinite or not a number.
     """
     batch, length = u.shape[:2]
-    dt_scale = checked_scale(dt_scale, {(batch,): "one a sample", (batch, length): "one a position"}, u.device)
+    dt_scale = checked_scale(dt_scale, [((batch,), "one a sample"), ((batch, length), "one a position")], u.device)
     if not isinstance(dt_scale, Tensor) or dt_scale.dim() == 0:
         return dt_scale
     return dt_scale[:, None, None] if dt_scale.dim() == 1 else dt_scale[..., None]
@@ -237,12 +238,17 @@ def step_dt_scale(dt_scale: float | Tensor, u_t: Tensor) -> float | Tensor | Non
     Raises:
         UsageError: as `broadcast_dt_scale`.
     """
-    scale = checked_scale(dt_scale, {(u_t.shape[0],): "one a sample"}, u_t.device)
+    scale = checked_scale(dt_scale, [((u_t.shape[0],), "one a sample")], u_t.device)
     return None if not isinstance(scale, Tensor) and scale == 1.0 else scale
 
 
-def checked_scale(dt_scale: float | Tensor, shapes: dict[tuple[int, ...], str], device: torch.device) -> float | Tensor:
-    """A dt_scale that is a number, or a tensor of shape () or one of `shapes` (shape -> what it means)."""
+def checked_scale(
+    dt_scale: float | Tensor, shapes: Sequence[tuple[tuple[int, ...], str]], device: torch.device
+) -> float | Tensor:
+    """A dt_scale that is a number, or a tensor of shape () or one of `shapes`: pairs of a shape and what it means.
+
+    Sizes of an exported program are symbols, which no dict takes as keys.
+    """
     if not isinstance(dt_scale, Tensor):
         if isinstance(dt_scale, bool) or not isinstance(dt_scale, numbers.Real):
             raise UsageError(f"dt_scale is a number or a tensor, got {dt_scale!r}.")
@@ -253,8 +259,8 @@ def checked_scale(dt_scale: float | Tensor, shapes: dict[tuple[int, ...], str], 
             )
         # torch takes no whole number beyond 64 bits.
         return float(dt_scale)
-    if dt_scale.dim() and tuple(dt_scale.shape) not in shapes:
-        allowed = ", or ".join(f"{shape}, {meaning}" for shape, meaning in shapes.items())
+    if dt_scale.dim() and tuple(dt_scale.shape) not in [shape for shape, _ in shapes]:
+        allowed = ", or ".join(f"{shape}, {meaning}" for shape, meaning in shapes)
         raise UsageError(f"dt_scale must be a number or of shape {allowed}; got {tuple(dt_scale.shape)}.")
     if dt_scale.is_complex() or dt_scale.dtype == torch.bool or dt_scale.layout != torch.strided:
         raise UsageError(

@@ -151,7 +151,7 @@ class DiagonalSSM(StatefulLayer):
         self._check_input(u, return_state=return_state)
         ends = checked_boundaries(type(self).__name__, cu_seqlens, u)
         self._check_packed_state(state, len(ends) - 1)
-        shapes = {(len(ends) - 1,): "one a sequence", (1, u.shape[1]): "one a position"}
+        shapes = [((len(ends) - 1,), "one a sequence"), ((1, u.shape[1]), "one a position")]
         scale = checked_scale(dt_scale, shapes, u.device)
         if isinstance(scale, Tensor):
             scale = scale.to(self.D.dtype)

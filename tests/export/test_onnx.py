@@ -128,7 +128,7 @@ def test_a_transformer_steps_from_an_empty_cache(tmp_path):
     torch.manual_seed(0)
     node = {"name": "transformer", "n_heads": 2}
     whole = SequenceModel(node, n_classes=3, n_tokens=5, d_model=D_MODEL, n_layers=2, pool="last").eval()
-    program, session = written(whole, tmp_path, "step", head=True)
+    program, session = written(whole, tmp_path, "step")
     state, tokens = program.initial_state(2), torch.tensor([[1, 2, 0, 4, 3], [0, 0, 3, 1, 2]])
     for token in tokens.T:
         scores, *state = session(token, *state)

@@ -75,11 +75,12 @@ def test_names_follow_the_state():
     assert real_step(Fractal(4)).output_names == ["y", "next_state"]
 
 
+@pytest.mark.parametrize("pool", ["last", "mean"])
 @pytest.mark.parametrize("name", ["s5", "s4", "transformer"])
 @torch.no_grad()
-def test_a_model_in_steps_gives_its_scores(name):
-    whole = model(name)
-    form, inputs = real_step(whole, head=True), draw(3, 12, 2, dtype=torch.float32)
+def test_a_model_in_steps_gives_its_scores(name, pool):
+    whole = model(name, pool=pool)
+    form, inputs = real_step(whole), draw(3, 12, 2, dtype=torch.float32)
     state = form.initial_state(3)
     for inputs_t in inputs.unbind(1):
         scores, *state = form(inputs_t, *state)
@@ -132,8 +133,6 @@ class Branching(Complex):
         (lambda: real_forward(Fractal(4), dt_scale="samples"), "Did you mean 'sample'"),
         (lambda: real_forward(Fractal(4), dt_scale=-1), "dt_scale is a positive number.*got -1"),
         (lambda: real_step(Fractal(4), dt_scale="position"), "'sample' there"),
-        (lambda: real_step(Fractal(4), head=True), "pool='last'"),
-        (lambda: real_step(model(pool="mean"), head=True), "pool='last'"),
         (lambda: real_step(Fractal(4))(torch.zeros(1, 4)), "takes 2 tensors, u, state; got 1"),
         (lambda: export_program(Fractal(4)), "takes what real_forward.*got a Fractal"),
         (lambda: real_step(Complex()), r"Complex has a complex state.*torch\.view_as_real"),

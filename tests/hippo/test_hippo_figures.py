@@ -27,7 +27,7 @@ def test_every_script_is_drawn_and_every_figure_is_there_and_shown():
 
 def test_tables_are_filled():
     blocks = re.findall(r"<!-- table: .*? -->\n(.*?)<!-- end -->", style.THEORY.read_text(), flags=re.S)
-    assert len(blocks) == 3 and all(block.count("\n") > 4 for block in blocks)
+    assert len(blocks) == 4 and all(block.count("\n") > 4 for block in blocks)
 
 
 @pytest.mark.parametrize("module", (density, structure), ids=("density", "structure"))

@@ -151,7 +151,9 @@ OPTIONS = {
     **dict.fromkeys(("dt_min", "dt_max", "r_min", "r_max", "max_phase", "dropout"), WRONG_NUMBERS),
     **dict.fromkeys(("bidirectional", "conj_sym", "clip_eigs", "checkpoint", "learn_alpha", "rotary"), WRONG_FLAGS),
     **dict.fromkeys(("init", "measure", "imag", "B_init", "C_init", "dt", "time", "backend"), WRONG_NAMES),
-    **dict.fromkeys(("discretization", "dt_transform"), WRONG_NAMES),
+    **dict.fromkeys(("discretization", "dt_transform", "B_scale", "D_init", "dt_per", "bank"), WRONG_NAMES),
+    "real": ("banana", "", None, True, 0, -1.0, math.nan, math.inf, 1j, [], {}, [0.1] * 3, [None], b"own", np.zeros(2)),
+    "frozen": ("banana", "", 3, None, True, {}, [3], ["A", "E"], b"A", np.zeros(2)),
     "backward_lag": (None, 2, -1, "0", True, 0.0, math.nan, [0]),
     "alpha": (
         *("banana", math.nan, math.inf, 1.0, -0.1, True, 1j, {}),

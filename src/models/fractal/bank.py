@@ -97,7 +97,7 @@ def build_bank(
         if key not in made:
             made[key] = measure.block(order, alpha, B_scale)
         blocks.append(made[key])
-    if real == "own":
+    if isinstance(real, str) and real == "own":
         return blocks
     rates = decay_rates(real, [-block.Lambda.real for block in blocks], alphas)
     return [replace(block, Lambda=-rate + 1j * block.Lambda.imag) for block, rate in zip(blocks, rates, strict=True)]

@@ -148,7 +148,7 @@ class Fractal(DiagonalSSM):
         check_bank("Fractal", n_alphas)
         check_parameter("Fractal", d_model=d_model, d_state=d_state)
         check_flags("Fractal", bidirectional=bidirectional, checkpoint=checkpoint, conj_sym=conj_sym)
-        if learn_alpha != "mode":
+        if not (isinstance(learn_alpha, str) and learn_alpha == "mode"):
             check_flags("Fractal", learn_alpha=learn_alpha)
         check_C_init(C_init)
         check_method(discretization)

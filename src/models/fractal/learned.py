@@ -41,7 +41,7 @@ def alpha_family(measures: Sequence[Measure], orders: Sequence[int], conj_sym: b
     if any(other != measure for other in measures):
         raise UsageError("learn_alpha needs one measure for all blocks, got a list of several. Use learn_alpha=false.")
     for option, default in (("B_scale", "rms"), ("real", "own")):
-        if chosen[option] != default:
+        if not isinstance(chosen[option], str) or chosen[option] != default:
             raise UsageError(
                 f"learn_alpha=true lets alpha decide the modes, so {option}={chosen[option]!r} cannot. Leave "
                 f"{option} at '{default}', or use learn_alpha=false."

@@ -28,7 +28,7 @@ def check_dt_per(dt_per: str, dt: str) -> None:
     Raises:
         UsageError: says which.
     """
-    if dt_per == "feature":
+    if isinstance(dt_per, str) and dt_per == "feature":
         raise UsageError(
             "dt_per='feature' needs a state for each feature, and Fractal's is shared by all of them. Use the layer "
             "fractal-conv (model=fractal-conv), which has a step a feature, or dt_per='mode', 'block' or 'scalar'."
