@@ -47,7 +47,7 @@ test-slow: $(STAMP) ## run the tests that take minutes
 
 # Libraries of others, which CI does not install. The pins keep torch and the rest as they are.
 test-interop: $(STAMP) ## install transformers, accelerate and darts into .venv, run the tests of the code of others
-	@$(RUN) -m pip install --quiet --disable-pip-version-check -c requirements.txt 'transformers>=5.24' 'accelerate>=1.10' darts
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -c requirements.txt 'transformers>=5.24' 'accelerate>=1.10' 'darts>=0.48'
 	@$(RUN) -m pytest tests/interop tests/test_examples.py $(ARGS)
 
 lint: $(STAMP)   ## ruff: lint and format; mypy: the types of the public names

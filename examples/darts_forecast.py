@@ -1,6 +1,6 @@
 """In the forecasting library darts: our block in place of its recurrent network, the rest of the library as it is.
 
-pip install darts; python examples/darts_forecast.py
+pip install 'darts>=0.48'; python examples/darts_forecast.py
 """
 
 import logging
@@ -10,6 +10,7 @@ import torch
 from darts import TimeSeries
 from darts.models import BlockRNNModel
 from darts.models.forecasting.block_rnn_model import CustomBlockRNNModule
+from darts.utils.data.torch_datasets.utils import PLModuleInput, PLModuleOutput
 from torch import nn
 
 from fractal_ssm import Block, Fractal, parameter_groups
@@ -24,9 +25,10 @@ class FractalModule(CustomBlockRNNModule):
         self.block = Block(Fractal(self.hidden_dim, d_state=32), mixer="silu_gate")
         self.head = nn.Linear(self.hidden_dim, self.output_chunk_length * self.target_size * self.nr_params)
 
-    def forward(self, x_in) -> torch.Tensor:
+    def forward(self, x_in: PLModuleInput) -> PLModuleOutput:
         x, _ = self.block(self.encoder(x_in.past_target), return_state=False)
-        return self.head(x[:, -1]).view(-1, self.output_chunk_length, self.target_size, self.nr_params)
+        shape = (-1, self.output_chunk_length, self.target_size, self.nr_params)
+        return PLModuleOutput(prediction=self.head(x[:, -1]).view(shape))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameter_groups(self, lr=1e-2, weight_decay=0.01))
