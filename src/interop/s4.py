@@ -117,9 +117,9 @@ class SequenceModule(nn.Module):
         y = self._mixed(y, u)
         return y.transpose(1, 2) if self.transposed else y, state
 
-    def step(self, x: Tensor, state: Any, **ignored: Any) -> tuple[Tensor, Any]:
-        """One position, x (B, H) in either layout, and a state to y (B, d_output) and the next state."""
-        y, state = self.layer.step(x, state)
+    def step(self, x: Tensor, state: Any, rate: float = 1.0, **ignored: Any) -> tuple[Tensor, Any]:
+        """One position, x (B, H) in either layout, and a state to y (B, d_output) and the next state; rate as above."""
+        y, state = self.layer.step(x, state) if rate == 1.0 else self.layer.step(x, state, dt_scale=rate)
         return self._mixed(y[:, None], x[:, None])[:, 0], state
 
     def default_state(self, *batch_shape: int, device: torch.device | str | None = None) -> Any:
