@@ -62,6 +62,11 @@ def ssm(
     require_tensors("ssm", lengths=lengths)
     options = {"D": D, "input_gain": input_gain, "x0": x0, "conj_sym": conj_sym, "checkpoint": checkpoint}
     arguments = prepared(u, Lambda_bar, B, C, **options)
+    if lengths is not None and (tuple(lengths.shape) != (len(u),) or lengths.dtype not in (torch.int64, torch.int32)):
+        raise UsageError(
+            f"ssm takes lengths as int64 or int32 of shape (B,) = ({len(u)},), got {lengths.dtype} of shape "
+            f"{tuple(lengths.shape)}. From a mask of valid positions: mask.sum(1)."
+        )
     if reverse and lengths is not None:
         raise UsageError("ssm takes lengths only without reverse: a reversed state ends at position 0 for all samples.")
     name = choose("scan", backend, u.device, proof=prove)
@@ -129,6 +134,12 @@ def check_shapes(
     if u.dim() != 3 or u.shape[1] == 0 or u.is_complex() or not u.is_floating_point():
         raise UsageError(f"ssm takes a real u of shape (B, L, H) with L >= 1, got {u.dtype} {tuple(u.shape)}.")
     batch, length, features = u.shape
+    given = {"Lambda_bar": Lambda_bar, "B": B, "C": C, "x0": x0, "input_gain": input_gain, "D": D}
+    for name, tensor in given.items():
+        if tensor is not None and not (tensor.is_complex() or tensor.is_floating_point()):
+            raise UsageError(f"ssm takes {name} as real or complex numbers, got {tensor.dtype}. Use .to(u.dtype).")
+    if Lambda_bar.dim() == 0:
+        raise UsageError("ssm takes Lambda_bar of shape (P,), (L, P), (B, L, P) or (B, 1, P), got a single number.")
     modes = Lambda_bar.shape[-1]
     if tuple(B.shape) != (modes, features):
         raise UsageError(f"ssm takes B of shape (P, H) = ({modes}, {features}), got {tuple(B.shape)}.")

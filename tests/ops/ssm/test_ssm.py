@@ -192,6 +192,9 @@ def errors(found, exact):
         ({2: torch.zeros(P, H + 1)}, r"B of shape \(P, H\) = \(5, 4\), got \(5, 5\)"),
         ({3: torch.zeros(P, H)}, "C of shape"),
         ({1: torch.zeros(B, P)}, "Lambda_bar of shape"),
+        ({1: torch.tensor(0.5)}, "got a single number"),
+        ({1: torch.ones(P, dtype=torch.bool)}, "Lambda_bar as real or complex numbers, got torch.bool"),
+        ({2: torch.ones(P, H, dtype=torch.int64)}, "B as real or complex numbers, got torch.int64"),
         ({4: torch.zeros(P)}, r"x0 of shape \(3, 5\), got \(5,\)"),
         ({11: torch.zeros(H)}, r"real D of shape \(H,\) = \(4,\) and as many outputs; got torch.float32 \(4,\) and C"),
         ({3: torch.zeros(H, P), 11: torch.zeros(H_OUT)}, r"got torch.float32 \(3,\) and C of shape \(4, 5\)"),
@@ -208,3 +211,9 @@ def test_shapes_that_do_not_fit(change, says):
 def test_lengths_make_no_sense_in_reverse():
     with pytest.raises(UsageError, match="without reverse"):
         ssm(*inputs(), reverse=True, lengths=torch.ones(B, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("lengths", [torch.ones(B, dtype=torch.bool), torch.ones(B + 1).long(), torch.ones(B)])
+def test_lengths_are_whole_numbers_one_a_sample(lengths):
+    with pytest.raises(UsageError, match="ssm takes lengths as int64"):
+        ssm(*inputs()[:4], lengths=lengths)
