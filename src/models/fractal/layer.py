@@ -50,7 +50,8 @@ class Fractal(DiagonalSSM):
     The state is split into K blocks. Block k starts from the HiPPO operator of the measure
     (1 - alpha_k) t^(alpha_k - 1) (t - x)^(-alpha_k): alpha = 0 remembers the whole past alike (LegS), alpha towards 1
     stresses the present. With the defaults this is the paper's layer: eigenvalues -1 .. -R with S4D-Lin frequencies,
-    alphas equally spaced in [0, 0.9], analytic B_tilde, zero-order hold. Everything is trained from there on.
+    alphas equally spaced in [0, 0.9], analytic B_tilde, zero-order hold. Everything is trained from there on. The options from
+    `real` on are what the paper leaves open; their defaults are the project's reading of it.
 
     Args:
         d_model: H, features in and out.
@@ -85,8 +86,6 @@ class Fractal(DiagonalSSM):
             system itself, whose memory stretches with the time since the start: u(c t) gives at c t the state that
             u(t) gives at t. No step is learned; dt_scale says how long each input lasts. Causal only.
         checkpoint: recompute the states in the backward instead of keeping them: less memory, more time.
-
-        What the paper leaves open; the defaults are the project's reading of it.
         real: decay rates -Re Lambda; "own" keeps the measure's. A number, a name or node of `real_parts`, or a list of
             these that is repeated over the blocks, replaces them beside the measure's frequencies.
         B_scale: how B_tilde is scaled: "rms" (each block to unit root-mean-square), "columns", "diagonal", "none", or
