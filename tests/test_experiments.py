@@ -82,7 +82,8 @@ def fake_batch(data, facts, pairs=2, length=33):
         inputs = torch.randint(facts["n_tokens"], (rows, length))
     else:
         inputs = torch.randn(rows, length, data.d_input)
-    return inputs, torch.randint(data.n_classes, (pairs,)), torch.tensor([length, length - 20] * (rows // 2))
+    targets = torch.randint(data.n_classes, (pairs,)) if data.n_classes else torch.randn(pairs, length, data.d_target)
+    return inputs, targets, torch.tensor([length, length - 20] * (rows // 2))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -98,7 +99,8 @@ def test_smoke_budget_steps(name):
     optimizer = build_optimizer(parameter_groups(model, config.optimizer), config.optimizer)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     inputs, targets, lengths = fake_batch(data, facts)
-    F.cross_entropy(model(inputs, lengths), targets).backward()
+    loss = F.cross_entropy if data.n_classes else F.mse_loss
+    loss(model(inputs, lengths), targets).backward()
     optimizer.step()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
     changed = [not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
