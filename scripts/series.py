@@ -37,6 +37,7 @@ COLUMNS = (
     *("checksum", "split_fingerprint", "settings"),
 )
 REFERENCE = ("dataset", "model", "metric", "test", "qlike", "variance_error")
+NAMES = [name for name in datasets.names() if name.startswith("series-")]
 PUBLISHED = ("HC2", "InceptionTime", "WEASEL-2.0", "FreshPRINCE")
 
 
@@ -131,6 +132,23 @@ def published() -> list[dict[str, Any]]:
     return rows
 
 
+def without_runs(data: Any, metric: str) -> list[dict[str, Any]]:
+    """The classical rows of a dataset that no layer has been run on; empty where its package is missing."""
+    try:
+        data.prepare()
+        models = [
+            {"dataset": data.name, "model": name, "metric": metric, "test": value}
+            for name, value in data.reference().items()
+        ]
+        classical = data.variance_forecasts() if isinstance(data, VolatilityData) else {}
+    except UsageError as error:
+        print(error)
+        return []
+    for row in models:
+        row |= variance_scores(data, classical[row["model"]]) if row["model"] in classical else {}
+    return models
+
+
 def gather(folders: Iterable[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Add the finished runs below the folders to the two files; all their rows, each once, sorted."""
     targets = report.RESULTS / "series.csv", report.RESULTS / "series-reference.csv"
@@ -141,6 +159,10 @@ def gather(folders: Iterable[Path]) -> tuple[list[dict[str, Any]], list[dict[str
             runs.append(row)
             models += reference
     models += published()
+    for name in NAMES:
+        if not any(row["dataset"] == name for row in runs):
+            data = datasets.build({"name": name}, data_dir=Path("data"))
+            models += without_runs(data, "mse" if isinstance(data, ForecastData) else "accuracy")
     unique = {(row["dataset"], row["layer"], int(row["seed"]), row["started"]): row for row in runs}
     runs = [unique[key] for key in sorted(unique)]
     named = {(row["dataset"], row["model"]): row for row in models}
@@ -171,10 +193,8 @@ def lines(dataset: str, runs: list[dict[str, Any]], models: list[dict[str, Any]]
             groups[row["layer"]].append(row)
     fixed = {row["model"]: [row] for row in models if row["dataset"] == dataset}
     metric = next((rows[0]["metric"] for rows in [*groups.values(), *fixed.values()]), "")
-    scores = [
-        "test",
-        *(key for key in ("qlike", "variance_error") if any(rows[0].get(key) for rows in groups.values())),
-    ]
+    told = [row for rows in (groups | fixed).values() for row in rows]
+    scores = ["test", *(key for key in ("qlike", "variance_error") if any(row.get(key) for row in told))]
     body = []
     for name, rows in {**groups, **fixed}.items():
         values = [[float(row[key]) for row in rows if row.get(key)] for key in scores]
@@ -191,9 +211,7 @@ def main() -> None:
     """Command line of the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     runs, models = gather(report.parse(parser).folders)
-    for dataset in datasets.names():
-        if not dataset.startswith("series-"):
-            continue
+    for dataset in NAMES:
         header, body = lines(dataset, runs, models)
         tables.write(PAGE, dataset, header, body)
         print(f"{dataset}\n{tables.markdown(header, body)}\n")
