@@ -22,9 +22,10 @@ import yaml
 
 from fractal_ssm import Fractal, load_model
 from fractal_ssm.compare import plan as plans
-from fractal_ssm.compare.results import collect, interval, probability
+from fractal_ssm.compare.results import collect, probability
 from fractal_ssm.compare.runs import Run
 from fractal_ssm.compare.statistics import Difference, difference, holm
+from fractal_ssm.compare.units import Units
 from fractal_ssm.registry import layers
 
 from . import report, tables
@@ -193,7 +194,7 @@ def line(arm: str, runs: Sequence[Mapping[str, str]], found: Difference | None, 
 
 def telling(found: Difference) -> list[str]:
     """The last four cells: difference, interval, p, verdict."""
-    numbers = [f"{100 * found.mean:+.1f}", interval(found.low, found.high), probability(found.corrected_p)]
+    numbers = [f"{100 * found.mean:+.1f}", Units().interval(found.low, found.high), probability(found.corrected_p)]
     return [*numbers, verdict(found)]
 
 

@@ -50,8 +50,8 @@ class Fractal(DiagonalSSM):
     The state is split into K blocks. Block k starts from the HiPPO operator of the measure
     (1 - alpha_k) t^(alpha_k - 1) (t - x)^(-alpha_k): alpha = 0 remembers the whole past alike (LegS), alpha towards 1
     stresses the present. With the defaults this is the paper's layer: eigenvalues -1 .. -R with S4D-Lin frequencies,
-    alphas equally spaced in [0, 0.9], analytic B_tilde, zero-order hold. Everything is trained from there on. The options from
-    `real` on are what the paper leaves open; their defaults are the project's reading of it.
+    alphas equally spaced in [0, 0.9], analytic B_tilde, zero-order hold. Everything is trained from there on.
+    The options from `real` on are what the paper leaves open; their defaults are the project's reading of it.
 
     Args:
         d_model: H, features in and out.
