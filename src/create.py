@@ -73,6 +73,8 @@ def _node(name: str) -> dict[str, Any]:
     # Hydra is loaded where a model is asked for, not with the package.
     from .config import compose
 
+    if not isinstance(name, str):
+        raise UsageError(f"Unknown model '{name}': create_model takes a name, a text. list_models() has them all.")
     if name in _configured("model"):
         return compose([f"model={name}"]).model
     if name in _configured("experiment"):

@@ -48,7 +48,7 @@ def targets():
         "calibrated_range": {"system": operator, "shortest": 1.0, "longest": 2.0},
         "imaginary_parts": {"kind": "lin", "n": 3},
         "scan": {"a": half.real, "b": u},
-        "load_published": {"layer": S4D(4, d_state=4)},
+        "load_published": {"module": S4D(4, d_state=4)},
         "convolve": {"u": u, "kernel": u[0]},
         "discretize": {"Lambda": -half, "dt": half.real},
         "vandermonde": {"coefficient": u[0] + 0j, "w": 0.5 * u[0] + 0j, "length": 3},
@@ -59,7 +59,7 @@ def targets():
     functions = [getattr(fractal_ssm, name) for name in fractal_ssm.__all__ if not name.startswith(("hippo", "list"))]
     functions += [getattr(hippo, name) for name in hippo.__all__ if not name.startswith(("register", "list"))]
     functions += [convolve, discretize, vandermonde, vandermonde_sum, ssm, bidirectional_ssm]
-    functions = [f for f in functions if f is not UsageError and not inspect.isabstract(f)]
+    functions = [f for f in functions if callable(f) and f is not UsageError and not inspect.isabstract(f)]
     found = {
         getattr(f, "__qualname__", str(f)).replace("Registry.register", "register"): (f, known.get(f.__name__, {}))
         for f in functions

@@ -155,7 +155,16 @@ _RULES = {
 
 
 def explain_groups(groups: list[dict[str, Any]]) -> str:
-    """What `parameter_groups` did with each parameter, in words: a paragraph a group."""
+    """What `parameter_groups` did with each parameter, in words: a paragraph a group.
+
+    Raises:
+        UsageError: something else than what `parameter_groups` returned.
+    """
+    needed = {"name", "params", "lr", "weight_decay", "param_names", "rule"}
+    if not isinstance(groups, list) or not all(isinstance(each, Mapping) and needed <= each.keys() for each in groups):
+        raise UsageError(
+            f"explain_groups takes the list that parameter_groups(model) returned, got a {type(groups).__name__}."
+        )
     lines = []
     for group in groups:
         count = sum(parameter.numel() for parameter in group["params"])

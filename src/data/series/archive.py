@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from ...errors import UsageError, unknown
 from ...registry import register_dataset
 from ..base import SPLITS, SequenceData, label_shares
-from ..options import check_real, is_real
+from ..options import check_real, check_required, is_real
 from ..splits import fingerprint, stratified_holdout
 from .packages import checksum, damaged, file_bytes, package_file
 from .windows import Scale
@@ -74,6 +74,7 @@ class ArchiveData(SequenceData):
 
     def __init__(self, data_dir: Path, val_share: float = 0.2, seed: int = 42):
         check_real(self.name, "val_share", val_share, is_real(val_share) and 0.0 < val_share < 1.0, "0 < val_share < 1")
+        check_required(0, self.name, "any", (1 << 63) - 1, seed=seed)
         self.val_share, self.seed = val_share, seed
         self._parts: dict[str, _Chosen] | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 
 from ...errors import UsageError, unknown
 from ..backbone import SequenceModel
+from ..options import check_flags
 from .arrays import Part, as_real, flatten, listed, shaped
 from .layers import Origins, load_layer
 from .names import Names, example_names, layers_only, s4_names, s5_names
@@ -70,6 +71,7 @@ def load_published(
             numbers, or some that are not finite in the layer's precision; a shape, length or option that does not fit.
             Nothing has been changed then.
     """
+    check_flags("load_published", verbose=bool(verbose) if verbose is None else verbose)
     twin, origins = _loaded(module, arrays, source, without)
     module.load_state_dict(twin.state_dict())
     if verbose or (verbose is None and isinstance(module, SequenceModel)):
@@ -96,7 +98,8 @@ def _loaded(module: Any, arrays: Any, source: str | None, without: Sequence[str]
     """A copy of the module with the weights, so that a refusal leaves the module as it is."""
     if not isinstance(module, nn.Module):
         raise UsageError(f"load_published takes a layer or a SequenceModel, got {type(module).__name__}.")
-    if isinstance(without, str) or not all(isinstance(part, str) for part in without):
+    names = isinstance(without, (Sequence, Set)) and not isinstance(without, str)
+    if not names or not all(isinstance(part, str) for part in without):
         raise UsageError(f"without is a list of parts, without=['encoder', 'head'], got {without!r}.")
     whole = isinstance(module, SequenceModel)
     if not whole and without:
@@ -118,7 +121,7 @@ def _loaded(module: Any, arrays: Any, source: str | None, without: Sequence[str]
 
 def _code(flat: Mapping[str, Any], source: str | None) -> str | None:
     """Which code the arrays are of; None for none that is known."""
-    if source is not None and source not in SOURCES:
+    if source is not None and not (isinstance(source, str) and source in SOURCES):
         raise unknown("source", source, SOURCES, "None tells it from the names.")
     last = {re.split(r"[./]", name)[-1] for name in flat}
     found = next((code for code, name in SOURCES.items() if name in last), None)
