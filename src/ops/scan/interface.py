@@ -71,7 +71,7 @@ def scan(
     if dim is not None:
         return _along(dim, a, b, x0, reverse, backend, cu_seqlens)
     boundaries = None if cu_seqlens is None else checked_boundaries("scan", cu_seqlens, b)
-    _check(a, b, x0, b.shape[0] if boundaries is None else len(boundaries) - 1)
+    _check(a, b, x0, None if boundaries is None else len(boundaries) - 1)
     dtype = torch.promote_types(a.dtype, b.dtype)
     if x0 is not None:
         dtype = torch.promote_types(dtype, x0.dtype)
@@ -132,10 +132,11 @@ def _check_tensors(a: Tensor, b: Tensor, x0: Tensor | None) -> None:
             raise UsageError(f"scan takes dense tensors, got {name} of layout {given.layout}: use {name}.to_dense().")
 
 
-def _check(a: Tensor, b: Tensor, x0: Tensor | None, sequences: int) -> None:
+def _check(a: Tensor, b: Tensor, x0: Tensor | None, sequences: int | None) -> None:
     if b.dim() != 3 or b.shape[1] == 0:
         raise UsageError(f"scan takes b of shape (B, L, P) with L >= 1, got {tuple(b.shape)}; dim names another axis.")
     batch, length, modes = b.shape
+    sequences = batch if sequences is None else sequences
     allowed = f"({modes},), ({length}, {modes}) or ({batch}, {length}, {modes}) beside b {tuple(b.shape)}"
     fits = 1 <= a.dim() <= 3 and a.shape[-1] == modes
     if a.dim() == 2:
