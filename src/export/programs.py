@@ -132,6 +132,11 @@ class RealForward(RealProgram):
 
     def forward(self, inputs: Tensor, *rest: Tensor) -> Any:
         """The tensors called `input_names` to those called `output_names`."""
+        if torch.jit.is_tracing():
+            raise UsageError(
+                "torch.jit.trace would keep the number of chunks of one length. Use export_program(program), or trace "
+                "real_step(layer), one position at a time."
+            )
         given = self._read(inputs, rest)
         if self.is_model:
             if not self.with_state:

@@ -104,6 +104,9 @@ def phi1(z: Tensor) -> Tensor:
 
     The backward keeps z alone, so that steps of (B, L, P) stay affordable.
     """
+    if torch.jit.is_tracing():
+        # A trace that is saved holds torch's own operators only.
+        return _phi1(z)
     # A graph of torch.compile holds no function with a forward-mode derivative.
     return (_Phi1 if torch.compiler.is_compiling() else _Phi1Forward).apply(z)
 
@@ -113,7 +116,7 @@ class _Phi1(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor) -> Tensor:
-        return _by_radius(z, [1.0 / (n + 1) for n in range(1, _SERIES_TERMS)], lambda w: complex_expm1(w) / w)
+        return _phi1(z)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -135,6 +138,10 @@ class _Phi1Forward(_Phi1):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> Tensor:
         return tangent * _phi1_slope(*ctx.saved_tensors)
+
+
+def _phi1(z: Tensor) -> Tensor:
+    return _by_radius(z, [1.0 / (n + 1) for n in range(1, _SERIES_TERMS)], lambda w: complex_expm1(w) / w)
 
 
 def _phi1_slope(z: Tensor) -> Tensor:

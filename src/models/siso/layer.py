@@ -102,6 +102,7 @@ class SISOLayer(StatefulLayer):
         self._check_input(u, state, lengths, return_state)
         scale = broadcast_dt_scale(dt_scale, u)
         refuse_transforms(type(self).__name__)
+        _refuse_traces(type(self).__name__)
         if u.shape[0] == 0:
             return self._forward_nothing(u, state, lengths, dt_scale, return_state)
         compiling = torch.compiler.is_compiling()
@@ -207,4 +208,13 @@ def _check_backward_lag(layer: str, backward_lag: int, bidirectional: bool) -> N
     if backward_lag == 0 and not bidirectional:
         raise UsageError(
             f"{layer} with backward_lag=0 needs bidirectional=True: one direction has no lags backward. Leave it out."
+        )
+
+
+def _refuse_traces(name: str) -> None:
+    """A trace of torch.jit would keep the kernel of one length, silently."""
+    if torch.jit.is_tracing():
+        raise UsageError(
+            f"torch.jit.trace cannot follow {name}, whose kernel depends on the length. Use torch.export "
+            f"(fractal_ssm.export.export_program(real_forward(layer))), or trace fractal_ssm.export.real_step(layer)."
         )
