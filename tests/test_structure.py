@@ -117,3 +117,9 @@ def test_every_file_of_the_interpreter_is_run():
     ops = ROOT / "tests" / "ops"
     runners = {path.name.removeprefix("test_interpreted_") for path in ops.glob("test_interpreted_*.py")}
     assert runners == {path.name.removeprefix("test_") for path in (ops / "interpreter").glob("test_*.py")} != set()
+
+
+def test_names_of_test_files_differ():
+    """pytest imports test files by their bare names; two of one name end the collection."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name not in ("__init__.py", "conftest.py")]
+    assert sorted(names) == sorted(set(names))
