@@ -36,7 +36,7 @@ MATCHED, RECALL, ADDING = "proxy-pathfinder-matched", "proxy-recall", "proxy-add
 # Question -> the comparisons, <ablation>-<task>, that answer it.
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "a": (f"readings-{MATCHED}", f"long-{MATCHED}"),
-    "b": (f"damping-{MATCHED}",),
+    "b": (f"damping-{MATCHED}", f"spread-{MATCHED}"),
     "c": (
         *("readings-listops", "damping-listops"),
         *(f"damping-{task}" for task in (RECALL, ADDING)),
@@ -51,8 +51,11 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
 CONTRASTS: dict[str, tuple[tuple[str, str], ...]] = {
     "damping": (
         ("fractional-normal, bank", "fractional-normal, alpha 0.8"),
-        ("fractional-normal, geometric bank", "fractional-normal, alpha 0.8"),
         ("s5", "published"),
+    ),
+    "spread": (
+        ("fractional-normal, bank", "fractional-normal, alpha 0.8"),
+        ("fractional-normal, geometric bank", "fractional-normal, alpha 0.8"),
     ),
     "mixer": (("s5, half_glu1", "fractal, half_glu1"),),
     "mixed-bank": (

@@ -1,7 +1,8 @@
 """Equal tuning: the same number of trials for every arm, over declared ranges, judged by validation only.
 
-The trials of all arms are the same well-spread points (a scrambled Sobol sequence), so no arm gains from a luckier or a
-cleverer search, and all trials can run side by side. They run on a seed of their own, no seed of the comparison.
+The first trial of an arm has its own settings, so tuning leaves none worse off. The others of all arms are the same
+well-spread points (a scrambled Sobol sequence), so no arm gains from a luckier or a cleverer search, and all trials can
+run side by side. They run on a seed of their own, no seed of the comparison.
 """
 
 from __future__ import annotations
@@ -67,13 +68,14 @@ def read_ranges(path: str | Path | None = None) -> dict[str, Range]:
 
 
 def points(ranges: Mapping[str, Range], n: int) -> list[list[str]]:
-    """n trials as settings, key=value, in the order of the ranges; the first m of n are those of m for powers of 2."""
-    shares = qmc.Sobol(len(ranges), scramble=True, rng=0).random_base2(max(0, math.ceil(math.log2(n))))[:n]
-    return [[f"{key}={ranges[key].at(share)}" for key, share in zip(ranges, row, strict=True)] for row in shares]
+    """n trials as settings, key=value in the order of the ranges; the first is empty, the first m of n are those of m."""
+    shares = qmc.Sobol(len(ranges), scramble=True, rng=0).random_base2(math.ceil(math.log2(max(1, n - 1))))[: n - 1]
+    spread = [[f"{key}={ranges[key].at(share)}" for key, share in zip(ranges, row, strict=True)] for row in shares]
+    return [[], *spread]
 
 
 def trial_plan(plan: Plan, ranges: Mapping[str, Range], n: int) -> Plan:
-    """The trials as a plan of one seed: arm "<arm>, trial 3" is the arm with the third point.
+    """The trials as a plan of one seed: "<arm>, trial 0" is the arm itself, "<arm>, trial 3" has the third point.
 
     A key of the layer that an arm's layer does not have (an LRU has no dt_min) is left out of its points.
     """
@@ -105,7 +107,8 @@ def tuned(plan: Plan, trials: Plan, runs: Sequence[Run], ranges: Mapping[str, Ra
         arms[arm] = list(trials.arms[max(names, key=lambda name: scores[name])])
     told = "; ".join(f"{key} {r.low:g} to {r.high:g}{' (log)' if r.log else ''}" for key, r in ranges.items())
     sentence = (
-        f"each arm at its best of {n} trials, the same points for all, by validation {metric} on seed {SEED}: {told}"
+        f"each arm at its best of {n} trials, its own settings and {n - 1} points that all arms share, "
+        f"by validation {metric} on seed {SEED}: {told}"
     )
     return replace(plan, arms=arms, tuning=sentence)
 

@@ -20,20 +20,25 @@ def plan() -> Plan:
 
 
 def test_points_fill_the_ranges_and_stay():
-    values = [float(point[0].partition("=")[2]) for point in points(RANGES, 16)]
+    values = [float(point[0].partition("=")[2]) for point in points(RANGES, 17)[1:]]
     assert all(0.001 <= value <= 0.1 for value in values)
     # One in every sixteenth of the logarithmic range is what a Sobol sequence of 16 promises.
     import math
 
     assert len({int(16 * math.log10(value / 0.001) / 2 * 0.9999) for value in values}) == 16
     assert points(RANGES, 8) == points(RANGES, 16)[:8] == points(RANGES, 8)
-    assert len(points(RANGES, 1)) == 1 and len(points(RANGES, 5)) == 5
+    assert points(RANGES, 1) == [[]] and len(points(RANGES, 5)) == 5
+
+
+def test_the_first_trial_is_the_arm_itself(plan):
+    trials = trial_plan(plan, RANGES, 3)
+    assert [trials.arms[trial_name(arm, 0)] for arm in plan.arms] == list(plan.arms.values())
 
 
 def test_all_arms_get_the_same_points_but_for_options_they_lack(plan):
     trials = trial_plan(plan, RANGES, 3)
     assert len(trials.arms) == 6 and trials.seeds == [SEED]
-    for number in range(3):
+    for number in (1, 2):
         first, second = trials.arms[trial_name("a", number)], trials.arms[trial_name("b", number)]
         assert first[1] == second[1]
         # An LRU has no step.
