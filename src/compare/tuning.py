@@ -68,7 +68,7 @@ def read_ranges(path: str | Path | None = None) -> dict[str, Range]:
 
 
 def points(ranges: Mapping[str, Range], n: int) -> list[list[str]]:
-    """n trials as settings, key=value in the order of the ranges; the first is empty, m trials begin those of any n > m."""
+    """n trials as settings, key=value in the order of the ranges; the first is empty, more only add to them."""
     shares = qmc.Sobol(len(ranges), scramble=True, rng=0).random_base2(math.ceil(math.log2(max(1, n - 1))))[: n - 1]
     spread = [[f"{key}={ranges[key].at(share)}" for key, share in zip(ranges, row, strict=True)] for row in shares]
     return [[], *spread]
