@@ -2,7 +2,8 @@
 
     python -m scripts.experiment_table
 
-Published figures come from the files' own headers, measured ones from the rows of docs/results/*.csv.
+Published figures come from the files' own headers, measured ones from the comparisons in docs/results and from
+powerlaw.csv. Runs count whose only settings beside the experiment's are those of the data, which the line then names.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+from fractal_ssm.compare import plan as plans
+from fractal_ssm.compare.runs import Run, own_settings
+from fractal_ssm.compare.statistics import summary
+from fractal_ssm.compare.units import Units
+
 from . import tables
 from .powerlaw import excess
-from .powerlaw import rows as powerlaw
-from .report import RESULTS, ROOT, read, summary
+from .records import RESULTS, ROOT, read
 
 EXPERIMENTS = ROOT / "configs" / "experiment"
 PAGE = ROOT / "docs" / "experiments.md"
@@ -27,19 +32,35 @@ def header_field(path: Path, field: str) -> str:
     return found[1].strip() if found else "-"
 
 
+def conditions(run: Run) -> str | None:
+    """Budget and settings of the data under which an experiment was run; None where other settings make it another one.
+
+    A limit of time that is lifted changes no run that finished.
+    """
+    said = [text for text in own_settings(run.facts).split() if text != "training.max_minutes=null"]
+    if not all(text.startswith("dataset.") for text in said):
+        return None
+    note = "" if run.facts["data"]["lra"] else " (not the LRA set)"
+    return " ".join([f"budget={run.facts['choices']['budget']}", *said]) + note
+
+
 def measured() -> dict[str, list[str]]:
-    """Experiment -> one short text per budget that was run, from all CSV files of results."""
+    """Experiment -> one short text for each budget and setting of the data that was run."""
     found = defaultdict(list)
-    for source in sorted(RESULTS.glob("*.csv")):
-        rows = read(source)
-        if source.stem == powerlaw.NAME:
-            for experiment, text in excess.measured(rows).items():
-                found[experiment].append(text)
-            continue
-        rows = [row for row in rows if {"experiment", "test", "majority"} <= row.keys()]
-        for experiment, budget, data, accuracy, *_ in summary(rows):
-            note = "" if data in ("generated", "release") else f" ({data})"
-            found[experiment].append(f"{accuracy} at budget={budget}{note}")
+    for source in sorted(RESULTS.glob("*/plan.json")):
+        groups: dict[tuple[str, str], list[Run]] = defaultdict(list)
+        plan = plans.load(source.parent)
+        for run in plan.runs(source.parent) if plan else ():
+            under = conditions(run) if run.finished else None
+            if under is not None:
+                groups[run.experiment, under].append(run)
+        for (experiment, under), runs in groups.items():
+            score = summary([run.score() for run in runs])
+            text = Units(runs[0].metric).mean(score.mean, score.deviation)
+            found[experiment].append(f"{text} over {score.n} seeds at {under}")
+    powerlaw = RESULTS / "powerlaw.csv"
+    for experiment, text in excess.measured(read(powerlaw)).items() if powerlaw.exists() else ():
+        found[experiment].append(text)
     return found
 
 

@@ -23,15 +23,16 @@ import yaml
 from scipy.stats import t as student
 
 from fractal_ssm import load_model
+from fractal_ssm.compare.runs import own_settings
 from fractal_ssm.data.series.forecast import ForecastData
 from fractal_ssm.data.series.packages import package_file
 from fractal_ssm.data.series.volatility import VolatilityData
 from fractal_ssm.errors import UsageError
 from fractal_ssm.registry import datasets
 
-from . import report, tables
+from . import records, tables
 
-PAGE = report.ROOT / "docs" / "series.md"
+PAGE = records.ROOT / "docs" / "series.md"
 COLUMNS = (
     *("dataset", "layer", "seed", "started", "metric", "test", "qlike", "variance_error", "parameters", "cpu_seconds"),
     *("checksum", "split_fingerprint", "settings"),
@@ -92,7 +93,7 @@ def row_of(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "cpu_seconds": round(record["fit_cpu_seconds"]),
         "checksum": record["data"]["checksum"],
         "split_fingerprint": record["data"]["split_fingerprint"],
-        "settings": report.settings(record),
+        "settings": own_settings(record),
     }
     reference = [
         {"dataset": record["dataset"], "model": name, "metric": metric, "test": value}
@@ -151,8 +152,8 @@ def without_runs(data: Any, metric: str) -> list[dict[str, Any]]:
 
 def gather(folders: Iterable[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Add the finished runs below the folders to the two files; all their rows, each once, sorted."""
-    targets = report.RESULTS / "series.csv", report.RESULTS / "series-reference.csv"
-    runs, models = (report.read(target) if target.exists() else [] for target in targets)
+    targets = records.RESULTS / "series.csv", records.RESULTS / "series-reference.csv"
+    runs, models = (records.read(target) if target.exists() else [] for target in targets)
     for path in sorted(path for folder in folders for path in folder.rglob("record.json")):
         if json.loads(path.read_text())["status"] == "finished":
             row, reference = row_of(path)
@@ -167,8 +168,8 @@ def gather(folders: Iterable[Path]) -> tuple[list[dict[str, Any]], list[dict[str
     runs = [unique[key] for key in sorted(unique)]
     named = {(row["dataset"], row["model"]): row for row in models}
     models = [named[key] for key in sorted(named)]
-    report.write(targets[0], COLUMNS, runs)
-    report.write(targets[1], REFERENCE, models)
+    records.write(targets[0], COLUMNS, runs)
+    records.write(targets[1], REFERENCE, models)
     return runs, models
 
 
@@ -210,7 +211,7 @@ def lines(dataset: str, runs: list[dict[str, Any]], models: list[dict[str, Any]]
 def main() -> None:
     """Command line of the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    runs, models = gather(report.parse(parser).folders)
+    runs, models = gather(records.parse(parser).folders)
     for dataset in NAMES:
         header, body = lines(dataset, runs, models)
         tables.write(PAGE, dataset, header, body)

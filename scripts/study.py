@@ -14,7 +14,6 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,14 @@ from fractal_ssm import Fractal, load_model
 from fractal_ssm.compare import plan as plans
 from fractal_ssm.compare.results import collect, probability
 from fractal_ssm.compare.runs import Run
-from fractal_ssm.compare.statistics import Difference, difference, holm
+from fractal_ssm.compare.statistics import Difference, corrected, difference
 from fractal_ssm.compare.units import Units
 from fractal_ssm.registry import layers
 
-from . import report, tables
+from . import records, tables
 
-PAGE = report.ROOT / "docs" / "study.md"
-SOURCE = report.RESULTS / "study.csv"
+PAGE = records.ROOT / "docs" / "study.md"
+SOURCE = records.RESULTS / "study.csv"
 MATCHED, RECALL, ADDING = "proxy-pathfinder-matched", "proxy-recall", "proxy-adding"
 # Question -> the comparisons, <ablation>-<task>, that answer it.
 QUESTIONS: dict[str, tuple[str, ...]] = {
@@ -126,7 +125,7 @@ def gather(folders: Iterable[Path]) -> list[dict[str, Any]]:
         SystemExit: a folder without a plan, of a comparison that the study does not have, or whose runs cannot be
             compared with each other.
     """
-    rows = report.read(SOURCE) if SOURCE.exists() else []
+    rows = records.read(SOURCE) if SOURCE.exists() else []
     known = {name for names in QUESTIONS.values() for name in names}
     for folder in folders:
         plan = plans.load(folder)
@@ -138,7 +137,7 @@ def gather(folders: Iterable[Path]) -> list[dict[str, Any]]:
         rows = [row for row in rows if row["comparison"] != plan.name]
         rows += [run_row(plan.name, plan, run) for run in runs]
     if rows:
-        report.write(SOURCE, COLUMNS, [{column: row.get(column, "") for column in COLUMNS} for row in rows])
+        records.write(SOURCE, COLUMNS, [{column: row.get(column, "") for column in COLUMNS} for row in rows])
     return [{key: str(value) for key, value in row.items()} for row in rows]
 
 
@@ -152,9 +151,7 @@ def differences(
         seeds = [seed for name, seed in scores if name == arm and (other, seed) in scores]
         if seeds:
             found[arm, other] = difference([(scores[other, seed], scores[arm, seed]) for seed in seeds])
-    # Names of Holm's procedure are texts.
-    corrected = holm({f"{arm}\n{other}": value.p for (arm, other), value in found.items()})
-    return {key: replace(value, corrected_p=corrected["\n".join(key)]) for key, value in found.items()}
+    return corrected(found)
 
 
 def lines(comparison: str, rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
@@ -249,7 +246,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="*", type=Path, help="results folders of comparisons")
     rows = gather(parser.parse_args().folders)
     PAGE.write_text(page(PAGE.read_text(), rows))
-    print(f"{len(rows)} runs in {SOURCE.name}; {PAGE.relative_to(report.ROOT)} written.")
+    print(f"{len(rows)} runs in {SOURCE.name}; {PAGE.relative_to(records.ROOT)} written.")
 
 
 if __name__ == "__main__":

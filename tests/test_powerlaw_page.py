@@ -12,7 +12,7 @@ from fractal_ssm.compare import statistics
 from fractal_ssm.data.powerlaw.recall import PowerlawRecall
 from fractal_ssm.data.powerlaw.warp import SPEEDS, PowerlawWarp
 from fractal_ssm.models.backbone import SequenceModel
-from scripts import report, tables
+from scripts import records, tables
 from scripts.powerlaw import __main__ as page
 from scripts.powerlaw import details, excess, figures, rows
 
@@ -46,7 +46,7 @@ def record(layer: str, seed: int, test: float, *said: str, task: str = "predict"
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
     return tmp_path / "results"
 
 
@@ -61,7 +61,7 @@ def test_rows_are_told_apart_by_data_and_settings_and_a_later_run_replaces(resul
         ("", "", "0.51"),
         ("dataset.d=0.2", "model.d_model=8", "0.56"),
     ]
-    assert found == report.read(results / "powerlaw.csv")
+    assert found == records.read(results / "powerlaw.csv")
 
 
 def test_lines_give_distances_and_paired_differences(results):
@@ -117,10 +117,10 @@ def test_the_page_tells_what_is_there_and_what_is_not(results):
 
 
 def test_the_page_is_what_the_script_writes():
-    source = report.RESULTS / "powerlaw.csv"
-    found = report.read(source) if source.exists() else []
+    source = records.RESULTS / "powerlaw.csv"
+    found = records.read(source) if source.exists() else []
     assert page.rewritten(page.PAGE.read_text(), found) == page.PAGE.read_text(), "run python -m scripts.powerlaw"
-    shown = {f"results/{path.name}" for path in report.RESULTS.glob("powerlaw-*.png")}
+    shown = {f"results/{path.name}" for path in records.RESULTS.glob("powerlaw-*.png")}
     assert all(name in page.PAGE.read_text() for name in shown)
 
 
@@ -228,8 +228,8 @@ def test_the_header_of_an_experiment_tells_its_own_runs(results):
 
 def test_no_run_of_the_page_beats_the_optimum():
     """Paired on one test split, what chance leaves of a distance is far below a fifth of a percent."""
-    source = report.RESULTS / "powerlaw.csv"
-    found = [row for row in report.read(source) if row["metric"] == "mse"]
+    source = records.RESULTS / "powerlaw.csv"
+    found = [row for row in records.read(source) if row["metric"] == "mse"]
     assert found
     for row in found:
         optimum = json.loads(row["reference"])["optimal"]

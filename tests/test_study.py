@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
-from test_seed_tables import write_run
 
 from fractal_ssm.compare.__main__ import make_plan, parse
 from fractal_ssm.compare.plan import Plan, ablation
 from scripts import study, tables
+
+
+def write_run(folder: Path, losses: list[float], val: list[float] = (), **facts) -> Path:
+    """A run folder with a record and the losses of its steps and validations."""
+    record = {
+        "status": "finished",
+        "started": "2026-01-01",
+        "layer": "s5",
+        "seed": 0,
+        "choices": {"experiment": "lra/s5-listops"},
+        "versions": {"torch": "2"},
+        "commit": "abc",
+        "data": {"checksum": "1"},
+        "device": "cpu",
+        "parameters": 1000,
+        "planned_steps": len(losses),
+        "fit_cpu_seconds": 50.0,
+        **facts,
+    }
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text(json.dumps(record))
+    rows = [f"0,{step},1,step,{loss},0.5,0.1" for step, loss in enumerate(losses, 1)]
+    rows += [f"0,{20 * index},1,val,0.5,{accuracy},0.1" for index, accuracy in enumerate(val, 1)]
+    (folder / "metrics.csv").write_text("\n".join(["epoch,step,seconds,split,loss,accuracy,lr", *rows]) + "\n")
+    return folder / "record.json"
 
 
 def rows(comparison, arms, baseline="published"):
@@ -51,7 +77,7 @@ def test_contrasts_name_arms(name):
 
 def test_the_page_is_written_from_the_file():
     text = study.PAGE.read_text()
-    kept = study.report.read(study.SOURCE) if study.SOURCE.exists() else []
+    kept = study.records.read(study.SOURCE) if study.SOURCE.exists() else []
     assert study.page(text, kept) == text
 
 

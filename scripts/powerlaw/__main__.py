@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .. import report, tables
+from .. import records, tables
 from . import details, excess, figures
 from .rows import NAME, TASKS, finished, gather
 
-PAGE = report.ROOT / "docs" / "powerlaw.md"
+PAGE = records.ROOT / "docs" / "powerlaw.md"
 
 
 def groups(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -50,12 +50,12 @@ def rewritten(page: str, rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Command line of the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    runs = finished(report.parse(parser).folders)
+    runs = finished(records.parse(parser).folders)
     rows, found = gather(runs), details.gather(runs)
-    figures.draw_excess(groups(rows), report.RESULTS / f"{NAME}-excess.png")
-    figures.draw_modes(found, report.RESULTS / f"{NAME}-modes.png")
+    figures.draw_excess(groups(rows), records.RESULTS / f"{NAME}-excess.png")
+    figures.draw_modes(found, records.RESULTS / f"{NAME}-modes.png")
     for kind in ("delay", "speed"):
-        figures.draw_curves(found, kind, report.RESULTS / f"{NAME}-{kind}.png")
+        figures.draw_curves(found, kind, records.RESULTS / f"{NAME}-{kind}.png")
     PAGE.write_text(rewritten(PAGE.read_text(), rows))
     for task in TASKS:
         print(f"{task}\n{section(task, rows)}\n")

@@ -17,7 +17,7 @@ from fractal_ssm.models.backbone import SequenceModel
 from fractal_ssm.models.build import load_model
 from fractal_ssm.registry import datasets
 
-from .. import report
+from .. import records
 from .rows import NAME, row_of
 
 # kind: "alpha" (where: block.index), "damping" (where: block.quantile), "delay" (where: steps), "speed" (where: speed,
@@ -31,8 +31,8 @@ def gather(runs: Iterable[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]]:
 
     A later run with the same experiment, settings and seed replaces the details of an earlier one.
     """
-    target = report.RESULTS / f"{NAME}-details.csv"
-    rows = report.read(target) if target.exists() else []
+    target = records.RESULTS / f"{NAME}-details.csv"
+    rows = records.read(target) if target.exists() else []
     held: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         held.setdefault(_run(row), []).append(row)
@@ -42,7 +42,7 @@ def gather(runs: Iterable[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]]:
         if known is None or known[0]["started"] < head["started"]:
             held[_run(head)] = [head | detail for detail in details(folder, record)]
     ordered = [row for key in sorted(held) for row in held[key]]
-    report.write(target, COLUMNS, ordered)
+    records.write(target, COLUMNS, ordered)
     return ordered
 
 

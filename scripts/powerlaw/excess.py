@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from scipy import stats
@@ -86,9 +86,7 @@ def differences(rows: Sequence[dict[str, Any]]) -> dict[str, statistics.Differen
     found = arms(rows)
     base = next((one for one in found if one.name == BASELINE), None)
     pairs = {one.name: _paired(base, one) for one in found if base is not None and one is not base}
-    known = {name: pair for name, pair in pairs.items() if pair is not None}
-    corrected = statistics.holm({name: pair.p for name, pair in known.items()})
-    return {name: replace(pair, corrected_p=corrected[name]) for name, pair in known.items()}
+    return statistics.corrected({name: pair for name, pair in pairs.items() if pair is not None})
 
 
 def verdict(rows: Sequence[dict[str, Any]]) -> str:

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .. import report
+from fractal_ssm.compare.runs import own_settings
+
+from .. import records
 
 NAME = "powerlaw"
 TASKS = ("predict", "denoise", "smooth", "hurst", "recall", "warp", "transients")
@@ -30,7 +32,7 @@ def parts(experiment: str) -> tuple[str, str]:
 def row_of(record: dict[str, Any]) -> dict[str, Any]:
     """One finished run; `data` are the dataset's settings of the command line, `settings` the others."""
     layer, task = parts(record["choices"]["experiment"])
-    said = report.settings(record).split()
+    said = own_settings(record).split()
     name = record["metric"]["name"]
     return {
         "experiment": record["choices"]["experiment"],
@@ -77,15 +79,15 @@ def gather(runs: Iterable[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]]:
 
     Rows are read back as text, so that a page is the same whether its runs are at hand or not.
     """
-    target = report.RESULTS / f"{NAME}.csv"
-    rows = {key(row): row for row in (report.read(target) if target.exists() else [])}
+    target = records.RESULTS / f"{NAME}.csv"
+    rows = {key(row): row for row in (records.read(target) if target.exists() else [])}
     for _, record in runs:
         row = {name: str(value) for name, value in row_of(record).items()}
         held = rows.get(key(row))
         if held is None or held["started"] <= row["started"]:
             rows[key(row)] = row
     ordered = sorted(rows.values(), key=_order)
-    report.write(target, COLUMNS, ordered)
+    records.write(target, COLUMNS, ordered)
     return ordered
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..training.metric import ACCURACY, Metric
 from .plan import Plan
 from .runs import Run, mixtures
-from .statistics import Difference, Summary, difference, holm, share_interval, summary
+from .statistics import Difference, Summary, corrected, difference, share_interval, summary
 from .units import Units
 
 
@@ -88,9 +88,7 @@ def collect(plan: Plan, runs: Sequence[Run], allow_mixed: bool = False) -> Resul
         )
     arms = [_arm(plan, name, [run for run in runs if run.arm == name]) for name in plan.arms]
     found = {arm.name: pairs for arm in arms if arm.name != plan.baseline and (pairs := _pairs(plan, runs, arm.name))}
-    differences = {name: difference(pairs) for name, pairs in found.items()}
-    corrected = holm({name: found.p for name, found in differences.items()})
-    differences = {name: replace(found, corrected_p=corrected[name]) for name, found in differences.items()}
+    differences = corrected({name: difference(pairs) for name, pairs in found.items()})
     notes = [f"Mixed conditions, allowed by mixed=allow: {text}." for text in mixed]
     notes += [f"{run.arm}, seed {run.seed}, has no result: {run.reason}." for run in runs if not run.finished]
     absent = len(plan.arms) * len(plan.seeds) - len(runs)

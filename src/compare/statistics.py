@@ -7,8 +7,9 @@ works on the differences d_i = b_i - a_i of n pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from scipy import optimize, stats
@@ -18,6 +19,7 @@ LEVEL = 0.95
 POWER = 0.8
 _RESAMPLES = 9999
 _NODES = 4096
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,9 @@ class Difference:
         permutation_p: two-sided, of the sign-flip test over all 2^n assignments; at least 2 / 2^n, so fewer than six
             pairs never reach 0.05.
         corrected_p: `p` after Holm's correction over the differences of one table.
-        detectable: smallest difference that n pairs with this spread would have shown (two-sided test at 5 %) in four
-            of five cases; nan without a spread.
+        spread: standard deviation (n - 1) of the differences; nan for one pair, 0 where all are equal.
+        detectable: smallest difference that n pairs with this spread would have shown in four of five cases, by a
+            two-sided test at the level that Holm's correction asked of this one (5 % before it); nan without a spread.
     """
 
     mean: float
@@ -56,6 +59,7 @@ class Difference:
     p: float = math.nan
     permutation_p: float = math.nan
     corrected_p: float = math.nan
+    spread: float = math.nan
     detectable: float = math.nan
 
     @property
@@ -85,26 +89,27 @@ def difference(pairs: Sequence[tuple[float, float]]) -> Difference:
     if spread == 0.0:
         # No spread to judge by: scores are counts of a test split, and small splits give equal differences by chance.
         p = _permutation_p(d)
-        return Difference(mean, n, p=p, permutation_p=p, corrected_p=p)
+        return Difference(mean, n, p=p, permutation_p=p, corrected_p=p, spread=0.0)
     error = spread / math.sqrt(n)
     half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
     p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
     low, high = _bootstrap(d)
-    return Difference(mean, n, mean - half, mean + half, low, high, p, _permutation_p(d), p, detectable(spread, n))
+    seen = detectable(spread, n)
+    return Difference(mean, n, mean - half, mean + half, low, high, p, _permutation_p(d), p, spread, seen)
 
 
-def detectable(spread: float, n: int, power: float = POWER) -> float:
-    """The true mean difference that a two-sided paired t test at 5 % finds with probability `power`.
+def detectable(spread: float, n: int, alpha: float = 1 - LEVEL, power: float = POWER) -> float:
+    """The true mean difference that a two-sided paired t test at the level `alpha` finds with probability `power`.
 
     Args:
         spread: standard deviation of the differences.
         n: pairs, >= 2.
 
-    >>> round(detectable(1.0, 5), 2)
-    1.68
+    >>> round(detectable(1.0, 5), 2), round(detectable(1.0, 5, alpha=0.01), 2)
+    (1.68, 2.63)
     """
     df = n - 1
-    critical = float(stats.t.ppf((1 + LEVEL) / 2, df))
+    critical = float(stats.t.ppf(1 - alpha / 2, df))
     # Given the estimated deviation, scaled to mean 1, the test asks whether a normal variable passes a fixed bound.
     # scipy's noncentral t distribution has no values far out, where two or three pairs need them.
     estimates = np.sqrt(stats.chi2.ppf((np.arange(_NODES) + 0.5) / _NODES, df) / df)
@@ -116,7 +121,23 @@ def detectable(spread: float, n: int, power: float = POWER) -> float:
     return float(optimize.brentq(missing, 0.0, 10.0 * critical)) * spread / math.sqrt(n)
 
 
-def holm(p: Mapping[str, float]) -> dict[str, float]:
+def corrected(differences: Mapping[Name, Difference]) -> dict[Name, Difference]:
+    """The differences of one table with `corrected_p` by `holm`, and `detectable` at the level that each had to pass.
+
+    Holm compares the k-th smallest of m values of p with 5 % / (m - k + 1); one that is not claimed would have had to
+    be that small.
+    """
+    p = holm({name: found.p for name, found in differences.items()})
+    order = sorted((found.p, index) for index, found in enumerate(differences.values()) if not math.isnan(found.p))
+    alphas = {index: (1 - LEVEL) / (len(order) - rank) for rank, (_, index) in enumerate(order)}
+    result = {}
+    for index, (name, found) in enumerate(differences.items()):
+        seen = detectable(found.spread, found.n, alphas[index]) if found.spread > 0 else math.nan
+        result[name] = replace(found, corrected_p=p[name], detectable=seen)
+    return result
+
+
+def holm(p: Mapping[Name, float]) -> dict[Name, float]:
     """Holm's step-down correction: the k-th smallest of m values times m - k + 1, never decreasing, at most 1.
 
     Values that are nan (a single pair) take no part.
@@ -124,12 +145,12 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
     >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
     {'a': 0.03, 'c': 0.06, 'b': 0.06}
     """
-    known = sorted((value, name) for name, value in p.items() if not math.isnan(value))
-    corrected, largest = {}, 0.0
-    for rank, (value, name) in enumerate(known):
-        largest = max(largest, min(1.0, value * (len(known) - rank)))
-        corrected[name] = largest
-    return corrected | {name: math.nan for name, value in p.items() if math.isnan(value)}
+    known = sorted((name for name, value in p.items() if not math.isnan(value)), key=p.__getitem__)
+    found, largest = {}, 0.0
+    for rank, name in enumerate(known):
+        largest = max(largest, min(1.0, p[name] * (len(known) - rank)))
+        found[name] = largest
+    return found | {name: math.nan for name, value in p.items() if math.isnan(value)}
 
 
 def share_interval(successes: int, n: int) -> tuple[float, float]:

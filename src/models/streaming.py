@@ -92,7 +92,8 @@ def _check(model: SequenceModel, inputs_t: Any, state: Any) -> None:
             f"The model's step takes the ModelState that initial_state, features or the last step returned, got "
             f"{type(state).__name__}. Start with model.initial_state(batch_size)."
         )
-    batch, channels = len(state.position), model.encoder.d_input
+    # Not len(), which torch.export takes for a constant.
+    batch, channels = state.position.shape[0], model.encoder.d_input
     shape = (batch,) if channels is None else (batch, channels)
     kind = "token ids" if channels is None else "real values"
     if not isinstance(inputs_t, Tensor) or tuple(inputs_t.shape) != shape:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fractal_ssm.compare.statistics import detectable, difference, holm, share_interval, summary
+from fractal_ssm.compare.statistics import corrected, detectable, difference, holm, share_interval, summary
 
 # Student's sleep data (1908): hours gained by ten patients under two drugs; t = 4.0621, p = 0.002833 (9 degrees).
 SLEEP = [(0.7, 1.9), (-1.6, 0.8), (-0.2, 1.1), (-1.2, 0.1), (-0.1, -0.1)] + [
@@ -67,13 +67,28 @@ def test_holm():
     assert holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0}
 
 
-def test_the_detectable_difference_is_found_in_four_of_five_cases():
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 7])
+def test_the_detectable_difference_is_found_in_four_of_five_cases(alpha):
     random = np.random.default_rng(0)
     for n in (3, 5, 8):
-        d = random.normal(detectable(1.0, n), 1.0, size=(20000, n))
+        d = random.normal(detectable(1.0, n, alpha), 1.0, size=(20000, n))
         t, _ = stats.ttest_1samp(d, 0.0, axis=1)
-        found = np.mean(np.abs(t) > stats.t.ppf(0.975, n - 1))
+        found = np.mean(np.abs(t) > stats.t.ppf(1 - alpha / 2, n - 1))
         assert found == pytest.approx(0.8, abs=0.012)
+
+
+def test_what_would_have_been_seen_is_at_the_level_that_the_correction_asked():
+    # An uncorrected level would say that a smaller difference than this one, which is not claimed, had been seen.
+    pairs = {"a": (0.0, 0.1, 0.11, 0.3), "b": (0.1, 0.101, 0.102), "c": (0.0, 0.1), "d": (0.2,), "e": (0.1, 0.1)}
+    before = {name: difference([(0.0, value) for value in values]) for name, values in pairs.items()}
+    after = corrected(before)
+    assert {name: found.corrected_p for name, found in after.items()} == pytest.approx(
+        holm({name: found.p for name, found in before.items()}), nan_ok=True
+    )
+    # b has the smallest p of four; a the second of them.
+    assert after["b"].detectable == detectable(before["b"].spread, 3, 0.05 / 4)
+    assert after["a"].detectable == detectable(before["a"].spread, 4, 0.05 / 3) > before["a"].detectable
+    assert math.isnan(after["d"].detectable) and math.isnan(after["e"].detectable)
 
 
 def test_the_interval_covers_the_truth():

@@ -147,3 +147,18 @@ def test_every_causal_layer_has_a_step(built_in_layers):
     for name in built_in_layers:
         if not is_bidirectional((name, FITTING.get(name, {}))):
             real_step(build((name, FITTING.get(name, {})), torch.float32))
+
+
+@pytest.mark.parametrize("options", [{}, {"d_input": None, "n_tokens": 5}], ids=["values", "tokens"])
+@pytest.mark.parametrize("name", ["s5", "transformer"])
+@torch.no_grad()
+def test_one_program_of_a_models_step_for_every_batch(name, options):
+    whole = model(name, **options)
+    stepped = real_step(whole)
+    program = export_program(stepped).module()
+    for batch in (1, 3):
+        inputs = torch.randint(5, (batch, 4)) if options else torch.randn(batch, 4, 2)
+        state = stepped.initial_state(batch)
+        for inputs_t in inputs.unbind(1):
+            scores, *state = program(inputs_t, *state)
+        torch.testing.assert_close(scores, whole(inputs), rtol=1e-5, atol=1e-5)

@@ -26,7 +26,7 @@ def pool_positions(x: Tensor, mode: str, lengths: Tensor | None = None) -> Tenso
     if mode == "cls":
         return x[:, 0]
     if mode == "last":
-        return x[:, -1] if lengths is None else x[torch.arange(len(x), device=x.device), lengths - 1]
+        return x[:, -1] if lengths is None else x[torch.arange(x.shape[0], device=x.device), lengths - 1]
     if mode != "mean":
         raise unknown("pool", mode, POOLS)
     total = x if x.dtype == torch.float64 else x.float()
@@ -72,7 +72,8 @@ class RetrievalHead(nn.Module):
                 f"Retrieval takes an even batch, all first documents and then all second ones, "
                 f"got {pooled.shape[0]} sequences."
             )
-        first, second = pooled.chunk(2)
+        # Not chunk(2), which torch's ONNX exporter cannot follow.
+        first, second = pooled.unflatten(0, (2, -1)).unbind()
         pair = torch.cat([first, second, first - second, first * second], dim=-1)
         return self.outer(F.gelu(self.inner(pair), approximate=self.approximate))
 

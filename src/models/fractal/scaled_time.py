@@ -28,7 +28,7 @@ class ScaledState(NamedTuple):
     @classmethod
     def shared(cls, x: Tensor, elapsed: Tensor) -> ScaledState:
         """From elapsed (B,) or (1,); the latter stays one number in memory, so that the gates are computed once."""
-        return cls(x, elapsed if len(elapsed) == len(x) else elapsed.expand(len(x)))
+        return cls(x, elapsed.expand(x.shape[0]))
 
 
 def discretize_scaled(Lambda: Tensor, elapsed: Tensor, lasting: Tensor) -> tuple[Tensor, Tensor]:

@@ -75,7 +75,7 @@ class LowRankSystem(System):
         """C A_bar^(l+1) x, (B, length, c H)."""
         start = self._advanced(_to_real(x).transpose(0, 1).double(), 0)
         states = self._doubled(start, _split(length)[0])
-        return rearrange(self._responses(states, len(x), length), "c H B l -> B l (c H)")
+        return rearrange(self._responses(states, x.shape[0], length), "c H B l -> B l (c H)")
 
     def advance(self, x: Tensor, steps: int | Tensor) -> Tensor:
         """A_bar^steps x, by the binary digits of `steps`."""

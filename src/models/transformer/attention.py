@@ -148,7 +148,7 @@ class Attention(SequenceLayer):
                 f"through forward."
             )
         if state is None:
-            raise UsageError(f"Attention.step needs a state: start with initial_state({len(u_t)}).")
+            raise UsageError(f"Attention.step needs a state: start with initial_state({u_t.shape[0]}).")
         scale = step_dt_scale(dt_scale, u_t)
         y, state = self.forward(u_t[:, None], state, dt_scale=1.0 if scale is None else scale)
         return y[:, 0], state

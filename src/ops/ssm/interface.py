@@ -62,9 +62,11 @@ def ssm(
     require_tensors("ssm", lengths=lengths)
     options = {"D": D, "input_gain": input_gain, "x0": x0, "conj_sym": conj_sym, "checkpoint": checkpoint}
     arguments = prepared(u, Lambda_bar, B, C, **options)
-    if lengths is not None and (tuple(lengths.shape) != (len(u),) or lengths.dtype not in (torch.int64, torch.int32)):
+    if lengths is not None and (
+        tuple(lengths.shape) != (u.shape[0],) or lengths.dtype not in (torch.int64, torch.int32)
+    ):
         raise UsageError(
-            f"ssm takes lengths as int64 or int32 of shape (B,) = ({len(u)},), got {lengths.dtype} of shape "
+            f"ssm takes lengths as int64 or int32 of shape (B,) = ({u.shape[0]},), got {lengths.dtype} of shape "
             f"{tuple(lengths.shape)}. From a mask of valid positions: mask.sum(1)."
         )
     if reverse and lengths is not None:

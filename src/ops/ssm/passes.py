@@ -213,4 +213,4 @@ def _last_steps(lengths: Tensor, steps: slice) -> tuple[Tensor, Tensor, Tensor]:
     """(B,) each: 0 .. B - 1, where in the piece the sample's last step is, and whether it is there at all."""
     at = lengths - 1 - steps.start
     size = steps.stop - steps.start
-    return torch.arange(len(lengths), device=lengths.device), at.clamp(0, size - 1), (at >= 0) & (at < size)
+    return torch.arange(lengths.shape[0], device=lengths.device), at.clamp(0, size - 1), (at >= 0) & (at < size)

@@ -119,7 +119,7 @@ class MIMOStep(NativeStep):
         if len(lasting) == 1 and (len(elapsed) == 1 or (len(elapsed) and elapsed.stride(0) == 0)):
             until = elapsed.new_empty(1)
         else:
-            elapsed, lasting = plain(elapsed.expand(len(u))), plain(lasting.expand(len(u)))
+            elapsed, lasting = plain(elapsed.expand(u.shape[0])), plain(lasting.expand(u.shape[0]))
             until = torch.empty_like(elapsed)
         pointers = lasting.data_ptr(), elapsed.data_ptr(), until.data_ptr()
         return *self._run(u, x, len(until), *pointers), until
