@@ -118,7 +118,14 @@ def own_settings(facts: Mapping[str, Any]) -> str:
     """What the command line set otherwise than the experiment, in the order of the keys, e.g. "model.d_model=32"."""
     told = {text: text.lstrip("+~").partition("=")[0] for text in facts.get("overrides", [])}
     neutral = (*_TOLD, *WHERE, *SAYS)
-    return " ".join(sorted(text for text, key in told.items() if key not in neutral and not key.startswith("hydra.")))
+    kept = (text for text, key in told.items() if key not in neutral and not key.startswith("hydra."))
+    return " ".join(sorted(map(_as_typed, kept)))
+
+
+def _as_typed(text: str) -> str:
+    """`key=true` of `key=True`, as hydra's sweeper writes it: one setting has one spelling, sweep or not."""
+    key, equals, value = text.partition("=")
+    return key + equals + (value.lower() if value in ("True", "False", "None", "Null") else value)
 
 
 def read(folder: Path, arm: str = "") -> Run:

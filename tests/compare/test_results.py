@@ -12,6 +12,7 @@ from fractal_ssm import UsageError
 from fractal_ssm.compare import page, tables
 from fractal_ssm.compare.plan import Plan, from_runs
 from fractal_ssm.compare.results import collect, sentences
+from fractal_ssm.compare.runs import own_settings
 from fractal_ssm.compare.statistics import difference
 
 A, B = (0.50, 0.52, 0.51, 0.53, 0.50), (0.56, 0.57, 0.58, 0.58, 0.57)
@@ -152,3 +153,9 @@ def test_one_run_has_a_page(plan, tmp_path):
     assert "no pair" in " ".join(sentences(found))
     page.html(found, "x")
     np.testing.assert_equal(found.arms[0].summary.n, 1)
+
+
+@pytest.mark.parametrize("value", ["true", "True"])
+def test_a_setting_has_one_spelling_in_a_sweep_and_outside(value):
+    overrides = ["seed=1", "trainer=cpu", f"model.layer.learn_alpha={value}", "model.layer.init=None", "hydra.x=y"]
+    assert own_settings({"overrides": overrides}) == "model.layer.init=none model.layer.learn_alpha=true"
