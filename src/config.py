@@ -1,4 +1,4 @@
-"""The typed root of the configuration: what exists, what it may hold, and what a mistake is told.
+"""The typed root of the configuration: which keys exist, which values they take, and the error for a wrong one.
 
 Hydra refuses an unknown key on the command line but merges a misspelt one from a file in silence unless the root is
 typed. These dataclasses are that type. `model` and `dataset` are nodes of registered parts (`name` plus options), so
@@ -168,7 +168,7 @@ class Config:
     data_dir: root of all data; a relative path counts from where the command was started.
     runs_dir: where run folders are made, likewise.
     resume: a checkpoint of an earlier run (`.../checkpoints/last.ckpt`), continued in its own folder.
-    logger: services that are told what metrics.csv is told, name -> options (configs/logger).
+    logger: services that receive the rows of metrics.csv, name -> options (configs/logger).
     """
 
     seed: int = 0

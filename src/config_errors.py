@@ -150,7 +150,7 @@ _SENTENCES = (
 
 
 def _plain(text: str) -> str | None:
-    """Our sentence for one of theirs; None for any other."""
+    """Our message for one of Hydra's or OmegaConf's; None for an unknown one."""
     for pattern, sentence in _SENTENCES:
         if (found := re.search(pattern, text)) is None:
             continue
@@ -261,9 +261,9 @@ def _misfit(error: ValidationError) -> str | None:
     if wrong := re.match(r"Cannot convert '\w+' to string: '(.*)'", text):
         return f"{key} takes a text, got {wrong[1]}."
     if "NoneType is not a subclass of" in text:
-        return f"{key} needs a value, null is none."
+        return f"{key} needs a value; it cannot be null."
     if "is not Optional" in text:
-        return f"{key} needs a value, null is none."
+        return f"{key} needs a value; it cannot be null."
     if "is not a subclass of" in text and isinstance(error.parent_node, DictConfig):
         keys = ", ".join(str(name) for name in error.parent_node._get_node(error.key))
         return f"'{key}' is a group of keys, no single value. Set one of them, {key}.KEY=...: {keys}."

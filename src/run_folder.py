@@ -1,4 +1,4 @@
-"""The folder of a run is made, and tried, before Hydra makes it: what is wrong with it is told in one message."""
+"""Create the run folder and test it before Hydra does, so that a problem gives one clear message."""
 
 from __future__ import annotations
 

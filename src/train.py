@@ -184,7 +184,7 @@ def run(
 
 
 def check(config: Config) -> SequenceData:
-    """Build the dataset, one block of the model and the loss, so that a mistake is told before data is made.
+    """Build the dataset, one block of the model and the loss: a mistake fails before data is made.
 
     Returns:
         the dataset, not yet prepared.

@@ -208,7 +208,7 @@ def _make(plan: Plan, results: Path, options: Options) -> bool:
     """Show the plan and run what it lacks; False after a dry run."""
     from . import launch, progress
 
-    # Before what is there is counted: runs of another plan are none of this one.
+    # Check first: runs of another plan must not be counted as this plan's.
     plan.check_folder(results)
     jobs = launch.missing(plan, results, retry=_flag(options, "retry", "false", "true"))
     at_once = _jobs(options.own.get("jobs"))

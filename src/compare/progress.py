@@ -22,7 +22,7 @@ _LINE_SECONDS = 30.0
 
 
 def check(plan: Plan) -> None:
-    """Compose every arm and build one block of its model, so that a mistake is told before anything runs.
+    """Compose every arm and build one block of its model: a mistake fails before anything runs.
 
     Raises:
         UsageError: names the arm.

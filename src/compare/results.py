@@ -77,7 +77,7 @@ def collect(plan: Plan, runs: Sequence[Run], allow_mixed: bool = False) -> Resul
     Raises:
         UsageError: the runs differ in data, split, budget, code revision or settings within an arm, and `allow_mixed`
             is not set; with it, each of these is a note of the results. They have other main metrics, or the plan's
-            threshold is none of theirs.
+            threshold is not a value of their metric.
     """
     mixed, metric = mixtures(runs), _metric(plan, runs)
     if mixed and not allow_mixed:

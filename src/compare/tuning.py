@@ -51,7 +51,7 @@ def read_ranges(path: str | Path | None = None) -> dict[str, Range]:
     """Ranges of a YAML file, key -> {low, high, log}; None is the packaged `configs/tuning/default.yaml`.
 
     Raises:
-        UsageError: no such file, or a range that is none.
+        UsageError: no such file, or an invalid range.
     """
     source = resources.files("fractal_ssm.configs") / "tuning" / "default.yaml" if path is None else Path(path)
     if not source.is_file():

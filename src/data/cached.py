@@ -77,7 +77,7 @@ class CachedData(SequenceData):
         try:
             self.attach(self._load())
         except OSError as error:
-            # What the cache could not write is told by the cache; this is about the user's files.
+            # The cache reports its own write errors; this handles unreadable input files.
             if error.errno is None:
                 raise
             raise UsageError(
@@ -146,7 +146,7 @@ class CachedData(SequenceData):
 
 
 def _check_facts(cache: Cache, n_classes: int) -> None:
-    """Refuse labels that are none, and facts that do not fit them: the checksums are those of the files only."""
+    """Refuse invalid labels, and facts that contradict them: the checksums cover the files only."""
     labels, facts = cache.array("labels"), cache.facts
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not all(0 <= label < n_classes for label in _ends(labels)):
         raise refused(cache.folder, f"labels.npy holds no labels in 0..{n_classes - 1}")

@@ -14,7 +14,7 @@ from ..registry import check_options, import_plugins, layers
 from .backbone import SequenceModel, check_depth
 from .weights import check_sizes_named, check_weights
 
-# What a model is told by its dataset rather than by the configuration.
+# What the dataset, not the configuration, decides about a model.
 DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task", "d_target", "per_position", "causal")
 # Facts that checkpoints of version 0.1 lack, and what they were then.
 _LATER_FACTS = {"d_target": None, "per_position": False, "causal": False}
@@ -49,7 +49,7 @@ def build_model(node: Mapping[str, Any], facts: Mapping[str, Any]) -> SequenceMo
 
 
 def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Sequence[float] = ()) -> SequenceModel:
-    """Build one block of a model, so that a wrong name, option or value is told before data is made; returns it.
+    """Build and return a one-block model: a wrong name, option or value fails before data is made.
 
     Args:
         node: the `model` node of a configuration.

@@ -41,7 +41,7 @@ def lock_folder(folder: Path) -> int | None:
         if error.errno not in _NO_LOCKS:
             raise
         return None
-    # Who holds it is told to others; on a full disk it is held all the same.
+    # The file's content tells others who holds the lock; a full disk only loses that.
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())

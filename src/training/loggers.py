@@ -1,6 +1,6 @@
-"""Services that are told the metrics of a run: TensorBoard, Weights & Biases, MLflow, through lightning's loggers.
+"""Services that receive the metrics of a run: TensorBoard, Weights & Biases, MLflow, through lightning's loggers.
 
-metrics.csv is always written; these are told the same rows. Their packages are imported only when they are chosen.
+metrics.csv is always written; the services get the same rows. A service's package is imported only when it is chosen.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def _named_metric(text: str) -> str | None:
 
 
 def _read_rows(text: str, columns: Mapping[str, type]) -> tuple[list[dict[str, Any]], int]:
-    """(rows, lines that are none). A last line without its end was torn while it was written, whatever it reads."""
+    """(valid rows, number of dropped lines). A last line without a newline was cut off in writing and is dropped."""
     *lines, torn = text.split("\n")
     rows, dropped = [], int(bool(torn))
     for line in lines:

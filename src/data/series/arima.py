@@ -36,7 +36,7 @@ def arima_forecast(
     # One more row, missing, so that the last row has a forecast too.
     longer = np.append(values, np.nan)
     with warnings.catch_warnings():
-        # Starting values outside the stationary region are replaced by zeros, which is told each time.
+        # statsmodels warns whenever it replaces non-stationary starting values by zeros.
         warnings.filterwarnings("ignore", message="Non-", category=UserWarning)
         fitted = ARIMA(values[:n_train], order=order, exog=exog(n_train)).fit(method_kwargs={"maxiter": 500})
     walking = ARIMA(longer, order=order, exog=exog(len(longer))).filter(fitted.params)

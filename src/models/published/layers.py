@@ -1,4 +1,4 @@
-"""One layer of a published code into one of ours."""
+"""Convert one layer of a published code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..s4d import S4D
 from ..s5 import S5
 from .arrays import Part, Parts, as_real, check_names, shaped
 
-# Name of ours -> what it was made of.
+# Our parameter name -> the published arrays it is made from.
 Origins = dict[str, Part]
 
 # What reference files hold beside the parameters: inputs, outputs and gradients of the published code.

@@ -21,7 +21,7 @@ from .names import Names, example_names, layers_only, s4_names, s5_names
 SOURCES = {"s4d-minimal": "log_A_real", "s5-pytorch": "Lambda", "s5": "Lambda_re", "s4": "A_real"}
 # Parts of our model that `without` may name.
 _PARTS = ("encoder", "head", "final_norm", "mixer", "norm")
-# A count that nothing of ours reads.
+# BatchNorm's batch counter, which our norms do not have.
 _COUNTER = "num_batches_tracked"
 
 
@@ -62,7 +62,7 @@ def load_published(
             `state_dict`. An `.npz` of several cases has to be narrowed to one first.
         source: "s5", "s5-pytorch", "s4" or "s4d-minimal"; None tells it from the names.
         without: parts of our model that stay as they are, because the weights hold none or others are wanted:
-            "encoder", "head", "final_norm", "mixer", "norm"; or parts of theirs that have no place here.
+            "encoder", "head", "final_norm", "mixer", "norm"; or published parts without a counterpart here.
         verbose: print what went where; None prints it for a whole model.
     Returns:
         The same module.
@@ -82,7 +82,7 @@ def load_published(
 def published_mapping(
     module: nn.Module, arrays: Mapping[str, Any], source: str | None = None, without: Sequence[str] = ()
 ) -> dict[str, str]:
-    """What `load_published` would take for each parameter, name of ours -> name of theirs; nothing is changed."""
+    """Our parameter name -> the published name `load_published` would read it from; loads nothing."""
     return {name: part.source for name, part in _loaded(module, arrays, source, without)[1].items()}
 
 
@@ -135,7 +135,7 @@ def _code(flat: Mapping[str, Any], source: str | None) -> str | None:
 
 def _load_model(model: SequenceModel, flat: dict[str, Any], code: str, without: Sequence[str]) -> Origins:
     if code == "s5":
-        # A tree without its root, state.params, is told by its names.
+        # A tree saved without its root, state.params, is recognised by its names.
         flat = {name if re.match("(params|batch_stats)/", name) else f"params/{name}": v for name, v in flat.items()}
     names = _names(model, flat, code)
     _check_blocks(model, names, flat)
@@ -176,7 +176,7 @@ def _left_out(name: str, without: Sequence[str]) -> bool:
 
 
 def _wanted(state: Mapping[str, Any], without: Sequence[str]) -> set[str]:
-    """Names of ours that have to be set."""
+    """Our names that must be loaded."""
     return {name for name in state if not _left_out(name, without) and not name.endswith(_COUNTER)}
 
 

@@ -16,7 +16,7 @@ from ..blocks.norm import BatchNorm, LayerNorm, ScalarLayerNorm
 
 
 class Names(NamedTuple):
-    """Name of ours -> (name of theirs, "transposed" or ""), and the prefix that each block's layer has there."""
+    """Our name -> (published name, "transposed" or ""), and the published prefix of each block's layer."""
 
     entries: dict[str, tuple[str, str]]
     layers: list[str]

@@ -67,7 +67,7 @@ def initial_low_rank(init: str | Mapping[str, Any], d_state: int) -> LowRankMode
 
 
 def measure_node(layer: str, init: str | Mapping[str, Any], published: Iterable[str]) -> dict[str, Any]:
-    """The node {"name": measure, **options} of an `init` that is none of the published names.
+    """The node {"name": measure, **options} of an `init` that is not a published name.
 
     Raises:
         UsageError: a name that is no measure; a mapping without a name, or with an option that the measure does not

@@ -126,7 +126,7 @@ def _evaluate(tensors: list[Tensor], spec: str, length: int, scale: float) -> Te
 
 
 def _rebuilt(tensors: list[Tensor], spec: str) -> tuple[str, HasSystem, dict[str, Tensor]]:
-    """What is asked for, the layer with these tensors as its parameters, and the tensors that are none of them."""
+    """(requested quantity, the layer rebuilt around these parameters, the remaining tensors)."""
     what, names, kind, *options = spec.split(";")
     given = dict(zip(names.split(), tensors, strict=True))
     layer = object.__new__(_KINDS[kind])
