@@ -210,7 +210,7 @@ def _started(requeue: bool, now: str) -> str:
 
 
 def _filled(key: str, value: str) -> str:
-    """The value, which is not blank: an empty folder would be the one that the command was started in, or the root."""
+    """The value. Refuses blank paths: they resolve to the working directory or the root."""
     if not value.strip():
         raise UsageError(f"{key} needs a value, {key}=..., got {value!r}.")
     return value

@@ -43,10 +43,11 @@ class StatefulLayer(SequenceLayer):
     """
 
     D: nn.Parameter
-    # Parameters that a step uses only where its equation has them, and nothing else of it depends on: a native step
-    # that reads them where they lie need not look whether they have changed.
+    # Parameters that the native step reads in place; nothing is precomputed from them, so they need no check for
+    # changes.
     read_in_place: ClassVar[tuple[str, ...]] = ()
-    # Whether what a step with a dt_scale other than 1 is made of serves every such dt_scale; else it is built for one.
+    # Whether the precomputed parts of a step with dt_scale != 1 serve every such dt_scale, or only the one they were
+    # built for.
     parts_serve_any_scale: ClassVar[bool] = False
 
     def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...]):

@@ -11,18 +11,18 @@ from torch import Tensor, nn
 
 
 class StepCache:
-    """What each way of stepping is made of.
+    """The precomputed parts of each kind of step, rebuilt when a parameter of the layer changes.
 
-    What was set anew on the layer shows in its identity, and storage that was replaced in its address; writes through
-    `.data` or numpy leave no trace, so every value is compared with a copy.
+    Reassigned parameters are detected by identity, replaced storage by its address, and changes in place, which leave
+    no trace when made through `.data` or numpy, by comparison with a copy.
     """
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
 
     def __reduce__(self) -> tuple[type[StepCache], tuple[()]]:
-        # A copy, or a pickle, of a layer reads memory of its own. Here and not in the layer: torch's parametrized
-        # classes copy a module's attributes past its __getstate__.
+        # A copied or unpickled layer has new memory, so its cache starts empty. Not in the layer's __getstate__:
+        # torch's parametrized classes bypass it when they copy a module's attributes.
         return StepCache, ()
 
     def get(

@@ -99,7 +99,7 @@ def example_names(model: SequenceModel) -> Names:
 
 
 def layers_only(given: Iterable[str]) -> Names:
-    """A model of S5 layers for PyTorch: in the order of their names; nothing else of it has a place here."""
+    """A model of S5 layers for PyTorch: its layers in the order of their names, nothing else."""
     found = {match[1] for name in given if (match := re.fullmatch(r"(.*seq\.)Lambda", name))}
     numbered = sorted(found, key=lambda name: [int(part) if part.isdigit() else part for part in name.split(".")])
     return Names({}, numbered)
