@@ -158,7 +158,7 @@ def _(lanes, row, i, other, j, start, count):
 
 @register_jitable
 def _scaled_time(P, Lambda, times, scale, elapsed, until, gates):
-    """Gates of inputs of duration `scale` from `elapsed` on (see models.fractal.scaled_time); `until` gets their ends."""
+    """Gates of inputs of duration `scale` from `elapsed` on (see `discretize_scaled`); `until` gets their end times."""
     for i in range(times):
         until[i] = elapsed[i] + scale[i]
         if scale[i] > 0 and not elapsed[i] > 0:
