@@ -1,9 +1,9 @@
-"""The tables of comparisons in the documents, from the records in docs/results.
+"""Writes the tables of comparisons in the documents from the records in docs/results.
 
     python -m scripts.comparisons
 
-A page that holds the marks `<!-- table: NAME -->` and `<!-- end -->` gets the table of the comparison in
-docs/results/NAME, as `python -m fractal_ssm.compare report docs/results/NAME` wrote it: every arm beside its paired
+Between the marks `<!-- table: NAME -->` and `<!-- end -->` of a page goes the table of the comparison in
+docs/results/NAME, as `python -m fractal_ssm.compare report docs/results/NAME` wrote it: every arm with its paired
 difference from the baseline.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from . import records, tables
 
 PAGES = (records.ROOT / "README.md", records.ROOT / "docs" / "proxies.md")
-# Columns of arms.csv and of differences.csv that a page shows; the report has them all.
+# Columns of arms.csv and differences.csv that a page shows; the report has all columns.
 ARMS = ("n", "majority class", "left chance (95 % interval)", "samples to", "parameters", "CPU minutes")
 DIFFERENCES = ("95 % interval (t)", "p corrected (Holm)", "would have been seen")
 
@@ -27,7 +27,7 @@ def names(text: str) -> list[str]:
 
 
 def table(folder: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and lines, one an arm: score, difference from the baseline with interval, facts."""
+    """Header and lines, one per arm: score, difference from the baseline with interval, facts."""
     arms = records.read(folder / "arms.csv")
     found = records.read(folder / "differences.csv")
     baseline, difference = list(found[0])[:2]
@@ -43,7 +43,7 @@ def table(folder: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def rewritten(text: str) -> str:
-    """The page with the table of every comparison that it names written anew."""
+    """The page with the table of every comparison that it names rewritten."""
     for name in names(text):
         text = tables.replaced(text, name, tables.markdown(*table(records.RESULTS / name)))
     return text

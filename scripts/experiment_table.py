@@ -2,8 +2,8 @@
 
     python -m scripts.experiment_table
 
-Published figures come from the files' own headers, measured ones from the comparisons in docs/results and from
-powerlaw.csv. Runs count whose only settings beside the experiment's are those of the data, which the line then names.
+Published figures come from the headers of the files, measured ones from the comparisons in docs/results and from
+powerlaw.csv. A run counts if it changes only settings of the data, which the line then names.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ TASKS = ("listops", "imdb", "aan", "cifar", "pathfinder", "pathx")
 
 
 def header_field(path: Path, field: str) -> str:
-    """What follows `# Field:` in the header of an experiment file, or a dash."""
+    """The text after `# Field:` in the header of an experiment file, or a dash."""
     found = re.search(rf"^# {field}: (.*)$", path.read_text(), flags=re.M)
     return found[1].strip() if found else "-"
 
 
 def conditions(run: Run) -> str | None:
-    """Budget and settings of the data under which an experiment was run; None where other settings make it another one.
+    """Budget and data settings under which an experiment was run; None if other settings were changed.
 
-    A limit of time that is lifted changes no run that finished.
+    Lifting the time limit does not count as a change, since it does not affect a run that finished.
     """
     said = [text for text in own_settings(run.facts).split() if text != "training.max_minutes=null"]
     if not all(text.startswith("dataset.") for text in said):
@@ -45,7 +45,7 @@ def conditions(run: Run) -> str | None:
 
 
 def measured() -> dict[str, list[str]]:
-    """Experiment -> one short text for each budget and setting of the data that was run."""
+    """Experiment -> one short text for each combination of budget and data settings that was run."""
     found = defaultdict(list)
     for source in sorted(RESULTS.glob("*/plan.json")):
         groups: dict[tuple[str, str], list[Run]] = defaultdict(list)
@@ -65,7 +65,7 @@ def measured() -> dict[str, list[str]]:
 
 
 def order(path: Path) -> tuple[str, int, str]:
-    """Folder, then task as the benchmark lists them, then name."""
+    """Sort key: folder, then task in the order of the benchmark, then name."""
     task = path.stem.rsplit("-", 1)[-1]
     return path.parent.name, TASKS.index(task) if task in TASKS else len(TASKS), path.stem
 
@@ -81,7 +81,7 @@ def rows() -> list[list[str]]:
 
 
 def set_measured(name: str, text: str) -> None:
-    """Put `text` behind `# Measured:` in the header of an experiment."""
+    """Put `text` after `# Measured:` in the header of an experiment."""
     path = EXPERIMENTS / f"{name}.yaml"
     path.write_text(re.sub(r"^# Measured: .*$", lambda _: f"# Measured: {text}", path.read_text(), flags=re.M))
 

@@ -1,9 +1,9 @@
-"""Write the generated tables of docs/layers.md: parameters by formula, what each layer can do, totals of the models.
+"""Write the generated tables of docs/layers.md: parameter formulas, abilities of each layer, totals of the models.
 
     python -m scripts.layer_table           # rewrite the tables in place
 
-Nothing in them is typed: a formula is evaluated and compared with the built layer, an ability is tried out on it, and
-the totals are those of the models that the experiments build.
+No figure is entered by hand: formulas are compared with the parameters of built layers, abilities are tried out, and
+the totals are counted on the models of the experiments.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PAGE = Path(__file__).parent.parent / "docs" / "layers.md"
 TASKS = ("listops", "imdb", "aan", "cifar", "pathfinder", "pathx")
 # Sizes at which formulas are compared and printed.
 H = 128
-# Vocabularies that are counted from the user's files; the sizes that the published codes find.
+# Sizes in the published codes of vocabularies that are otherwise counted from the user's files.
 VOCABULARY = {"imdb": 135, "aan": 98}
 
 
 @dataclass
 class Layer:
-    """A row: the node that is built, and its parameter count in terms of H, d (directions) and `symbols`."""
+    """A row: the node to build, and its parameter count as a formula of H, d (directions) and `symbols`."""
 
     node: dict[str, Any]
     formula: str
@@ -61,7 +61,7 @@ def evaluate(formula: str, symbols: dict[str, int]) -> int:
 
 
 def n_parameters(module: nn.Module) -> int:
-    """Trainable numbers of a module."""
+    """Number of trainable parameters of a module."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
@@ -71,7 +71,7 @@ def build(name: str, bidirectional: bool) -> SequenceLayer:
 
 
 def parameter_rows() -> list[list[str]]:
-    """Formula and count of each layer, both directions; raises if a formula does not give the built count."""
+    """Formula and counts of each layer, one and both directions; AssertionError if a formula is wrong."""
     rows = []
     for name, row in LAYERS.items():
         counts = []
@@ -95,7 +95,7 @@ def can(call: Callable[[], object]) -> str:
 
 
 def ability_rows() -> list[list[str]]:
-    """What each layer accepts, found by trying."""
+    """What each layer accepts, found by trying it out."""
     u = torch.randn(2, 5, H)
     rows = []
     for name in LAYERS:
@@ -148,7 +148,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def rewrite(page: str, tables: dict[str, Callable[[], str]] = TABLES) -> str:
-    """The page with what stands between `<!-- table: NAME -->` and `<!-- end -->` replaced."""
+    """The page with the text between `<!-- table: NAME -->` and `<!-- end -->` replaced."""
     for name, render in tables.items():
         page = replaced(page, name, render())
     return page

@@ -1,13 +1,13 @@
-"""Where the time of a training step goes: the real run of a configuration, loader to optimizer, for a few steps.
+"""Profile training steps: run a configuration for a few steps, from loader to optimizer, and time each part.
 
     python -m scripts.profile_step experiment=lra/s5-listops training.batch_size=4 \\
         dataset.source=generated dataset.n_train=100 dataset.n_val=4 dataset.n_test=4
     python -m scripts.profile_step experiment=lra/s5-pathx training.batch_size=2 dataset.source=generated dataset.n=40
 
-Words after the options are the overrides of `python -m train`. The first steps warm up, the next are timed as they
-are (samples a second, peak memory), the last are profiled: the time of an operator belongs to the part of the model
-that called it, that of a backward operator to the part whose forward it undoes. "Idle" is the memory of the process
-before the data and the model are built. The rows go to <out>/<name>.csv; `scripts.bench` puts those that lie in
+Arguments after the options are overrides as for `python -m train`. The first steps warm up, the next are timed without
+a profiler (samples per second, peak memory), and the last are profiled: the time of an operator counts for the part of
+the model that called it, that of a backward operator for the part of its forward. "Idle" is the memory of the process
+before the data and the model are built. The rows go to <out>/<name>.csv; `scripts.bench` puts those in
 docs/results/steps into docs/performance.md.
 """
 
@@ -38,9 +38,9 @@ from scripts.bench.timing import Table, forget_peak, peak_mb, resident_mb
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = ("part", "forward_ms", "backward_ms", "share", "step_ms", "samples_s", "peak_mb", "threads", "torch")
-# A range that begins so opens a part of the step; what follows is its name.
+# Prefix of profiler ranges that mark a part of the step; the name of the part follows.
 _MARK = "part: "
-# Parts that lightning announces, by words of its names for them; the first that fits counts.
+# Parts by words in the names of lightning's actions; the first match counts.
 _LIGHTNING = {
     "train_dataloader_next": "loader",
     "batch_to_device": "loader",
@@ -52,7 +52,7 @@ _REST = "lightning and the rest"
 
 
 class Marks(Profiler):
-    """Tells torch's profiler what lightning is doing."""
+    """Marks lightning's actions as ranges for torch's profiler."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,9 +71,9 @@ class Marks(Profiler):
 
 
 def mark_model(model: nn.Module) -> None:
-    """Let the parts of a `SequenceModel` name themselves: encoder, norm, layer, mixer, what is left of a block, head.
+    """Mark the parts of a `SequenceModel`: encoder, norm, layer, mixer, the rest of a block, head.
 
-    A part inside another (the mixer's dropout) belongs to the outer one unless it is named here.
+    A module inside a marked part (the mixer's dropout) counts for that part unless it is marked itself.
     """
     parts = [(model, "pooling"), (model.encoder, "encoder"), (model.head, "head"), (model.final_norm, "norm")]
     for block in model.blocks:
@@ -93,12 +93,13 @@ def _marked(forward: Callable[..., Any], part: str) -> Callable[..., Any]:
 
 
 class Window(Callback):
-    """Lets `warmup` steps pass, times the next `steps` and profiles as many after them.
+    """Skips `warmup` steps, times the next `steps`, and profiles as many after them.
 
     Attributes:
-        seconds, samples, peak: of the timed steps, from one start to the next, loading included; peak memory in MB.
-        shape: of the inputs of the first of them, in words.
-        profiled_seconds, events: of the profiled steps.
+        seconds, samples, peak: duration (loading included), number of samples, and peak memory in MB of the timed
+            steps.
+        shape: shape of the inputs of the first timed step, as text.
+        profiled_seconds, events: duration and profiler events of the profiled steps.
     """
 
     def __init__(self, warmup: int, steps: int):
@@ -126,9 +127,9 @@ class Window(Callback):
 
 
 def shares(events: Iterable[FunctionEvent]) -> dict[str, list[float]]:
-    """Part -> [forward ms, backward ms] of all that torch saw: the time of each event without its children's.
+    """Part -> [forward ms, backward ms] over all events, counting the time of an event without its children.
 
-    A backward event knows its forward one by autograd's sequence number.
+    Autograd's sequence number links a backward event to its forward event.
     """
     part_of_forward: dict[int, str] = {}
     backward: list[tuple[int, float]] = []
@@ -147,7 +148,7 @@ def shares(events: Iterable[FunctionEvent]) -> dict[str, list[float]]:
 
 
 def _place(event: FunctionEvent) -> tuple[str, int | None]:
-    """The part that an event lies in, and for one inside a node of the backward graph that node's number."""
+    """The part that contains an event, and the sequence number of the backward node around it (None in the forward)."""
     above: FunctionEvent | None = event
     while above is not None:
         if above.name.startswith("autograd::engine::evaluate_function"):
@@ -161,7 +162,7 @@ def _place(event: FunctionEvent) -> tuple[str, int | None]:
 
 
 def run(config: Config, warmup: int, steps: int) -> tuple[Window, float]:
-    """A few steps of the configured run in a folder that is thrown away, and the idle memory in MB."""
+    """A few steps of the configured run in a temporary folder, and the idle memory in MB."""
     config.training.limit_eval_batches = 1
     idle = resident_mb()
     data = build_data(config)
@@ -179,10 +180,10 @@ def run(config: Config, warmup: int, steps: int) -> tuple[Window, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("overrides", nargs="+", help="of the configuration, as for python -m train")
-    parser.add_argument("--name", default="", help="of the file (default: the experiment)")
-    parser.add_argument("--steps", type=int, default=6, help="timed, and as many more profiled")
-    parser.add_argument("--warmup", type=int, default=2, help="steps before them")
+    parser.add_argument("overrides", nargs="+", help="overrides of the configuration, as for python -m train")
+    parser.add_argument("--name", default="", help="name of the file (default: the experiment)")
+    parser.add_argument("--steps", type=int, default=6, help="steps to time, and to profile after that")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before the timed ones")
     parser.add_argument("--threads", type=int, default=0, help="torch's threads (default: as torch chooses)")
     parser.add_argument("--out", default=str(ROOT / "docs/results/steps"), help="folder of the CSV")
     options = parser.parse_args()

@@ -13,13 +13,13 @@ RESULTS = ROOT / "docs" / "results"
 
 
 def read(source: Path) -> list[dict[str, Any]]:
-    """The rows of a CSV file, as text."""
+    """The rows of a CSV file, with strings as values."""
     with source.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def write(target: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
-    """Write rows to a CSV file; a column that a row lacks (older runs) stays empty."""
+    """Write rows to a CSV file; columns that a row lacks (as in older runs) stay empty."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
@@ -28,7 +28,7 @@ def write(target: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) 
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line, whose remaining words are `folders` that must exist."""
+    """Parse the command line, whose positional arguments are existing `folders`."""
     parser.add_argument("folders", nargs="*", type=Path, help="folders with runs below them")
     options = parser.parse_args()
     missing = [str(folder) for folder in options.folders if not folder.is_dir()]

@@ -1,10 +1,10 @@
-"""Layers beside the models of the field on real series: the tables of docs/series.md.
+"""Writes the tables of docs/series.md: layers and the field's established models on real series.
 
     python -m scripts.series runs/compare/series-series-sp500 [MORE FOLDERS ...]
 
-Finished runs below the folders are added to docs/results/series.csv, the classical rows of their records to
-docs/results/series-reference.csv; the tables are written from these two files, without folders as well. For volatility
-the forecasts of each run's best checkpoint are computed again and scored by QLIKE and by squared error of the variance.
+Finished runs below the folders are added to docs/results/series.csv, the reference rows of their records to
+docs/results/series-reference.csv; the tables are written from these two files, with or without folders. For volatility
+the forecasts of each run's best checkpoint are recomputed and scored by QLIKE and by squared error of the variance.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PUBLISHED = ("HC2", "InceptionTime", "WEASEL-2.0", "FreshPRINCE")
 
 
 def qlike(variance: np.ndarray, forecasts: np.ndarray) -> float:
-    """Mean of v / f - ln(v / f) - 1 over the days; 0 for a forecast that is always right (Patton 2011).
+    """Mean of v / f - ln(v / f) - 1 over the days; 0 for a perfect forecast (Patton 2011).
 
     >>> qlike(np.array([2.0]), np.array([2.0]))
     0.0
@@ -64,8 +64,8 @@ def variance_scores(data: VolatilityData, forecasts: np.ndarray) -> dict[str, fl
 
 @torch.no_grad()
 def layer_forecasts(model: torch.nn.Module, data: ForecastData) -> np.ndarray:
-    """(n,) forecasts of the target in its unit at the rows that windows score, NaN elsewhere; a row that several
-    training windows score has the forecast of the last, which has the shortest past."""
+    """(n,) forecasts of the target, in its unit, at the rows that windows score, NaN elsewhere. A row in several
+    training windows gets the forecast of the last window, which has the shortest past."""
     forecasts = np.full(len(data.series.target), np.nan)
     model.eval()
     for name in ("train", "val", "test"):
@@ -78,7 +78,7 @@ def layer_forecasts(model: torch.nn.Module, data: ForecastData) -> np.ndarray:
 
 
 def row_of(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A run as a row, and the classical rows of its dataset."""
+    """A run as a row, and the reference rows of its dataset."""
     record = json.loads(path.read_text())
     metric = record["metric"]["name"]
     experiment = record["choices"]["experiment"].removeprefix("series/")
@@ -113,7 +113,7 @@ def row_of(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def published() -> list[dict[str, Any]]:
-    """Accuracies on the archive's own split, from the results that the package aeon ships for its tests."""
+    """Accuracies on the archive's original split, from results that the package aeon ships for its tests."""
     place = "aeon/testing/example_results_files/classification/accuracy/{}_accuracy.csv"
     names = {"ACSF1": "series-acsf1", "OSULeaf": "series-osuleaf", "PLAID": "series-plaid"}
     rows = []
@@ -124,7 +124,7 @@ def published() -> list[dict[str, Any]]:
             print(error)
             return []
         for line in path.read_text().splitlines():
-            # The first number belongs to the archive's split, the others to resamples.
+            # The first number is for the archive's split, the others for resamples.
             name, first = line.split(",")[:2]
             if name in names:
                 rows.append(
@@ -134,7 +134,7 @@ def published() -> list[dict[str, Any]]:
 
 
 def without_runs(data: Any, metric: str) -> list[dict[str, Any]]:
-    """The classical rows of a dataset that no layer has been run on; empty where its package is missing."""
+    """The reference rows of a dataset on which no layer has been run; empty if its package is missing."""
     try:
         data.prepare()
         models = [
@@ -151,7 +151,7 @@ def without_runs(data: Any, metric: str) -> list[dict[str, Any]]:
 
 
 def gather(folders: Iterable[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Add the finished runs below the folders to the two files; all their rows, each once, sorted."""
+    """Add the finished runs below the folders to the two files; returns all their rows, sorted, without duplicates."""
     targets = records.RESULTS / "series.csv", records.RESULTS / "series-reference.csv"
     runs, models = (records.read(target) if target.exists() else [] for target in targets)
     for path in sorted(path for folder in folders for path in folder.rglob("record.json")):

@@ -1,10 +1,10 @@
-"""The results of docs/study.md, from the records of its comparisons.
+"""Writes the results of docs/study.md from the records of its comparisons.
 
     python -m scripts.study [RESULTS OF COMPARISONS ...]
 
-Each folder is one that `python -m fractal_ssm.compare` has left (with its plan.json). Its runs are added to
-docs/results/study.csv; the tables of docs/study.md are written from that file, without folders as well. A comparison
-without runs is said to be "not run".
+Each folder is the output of `python -m fractal_ssm.compare` (with its plan.json). Its runs are added to
+docs/results/study.csv; the tables of docs/study.md are written from that file, with or without folders. A comparison
+without runs is shown as "not run".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from . import records, tables
 PAGE = records.ROOT / "docs" / "study.md"
 SOURCE = records.RESULTS / "study.csv"
 MATCHED, RECALL, ADDING = "proxy-pathfinder-matched", "proxy-recall", "proxy-adding"
-# Question -> the comparisons, <ablation>-<task>, that answer it.
+# Question -> the comparisons that answer it, named <ablation>-<task>.
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "a": (f"readings-{MATCHED}", f"long-{MATCHED}"),
     "b": (f"damping-{MATCHED}", f"spread-{MATCHED}"),
@@ -46,7 +46,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "g": (f"learn-damping-{MATCHED}", "learn-damping-listops"),
     "h": (f"mixed-bank-{MATCHED}", "mixed-bank-listops"),
 }
-# Ablation -> further pairs (arm, other arm) that an answer rests on, corrected together.
+# Ablation -> further pairs (arm, other arm) that an answer depends on, corrected together.
 CONTRASTS: dict[str, tuple[tuple[str, str], ...]] = {
     "damping": (
         ("fractional-normal, bank", "fractional-normal, alpha 0.8"),
@@ -63,9 +63,10 @@ CONTRASTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("published + damping 0.1, flat B", "damping 0.1"),
     ),
 }
-# Validation accuracy from which a run has learned its task; on the pairs the places of the discs tell 50 %.
+# Validation accuracy from which a run has learned its task. On matched Pathfinder the positions of the discs alone give
+# only 50 %.
 LEARNED = {MATCHED: 0.7, RECALL: 0.9, ADDING: 0.9}
-# Share of the planned steps over which the early loss is the mean of what was logged.
+# Share of the planned steps over which the early loss averages the logged losses.
 _EARLY = 0.2
 COLUMNS = ("comparison", "baseline", "arm", "seed", "test", "val", "early_loss", "samples_to", "parameters")
 COLUMNS += ("steps", "cpu_seconds", "tuning", "commit", "data_checksum", "alpha_start", "alpha_end")
@@ -74,7 +75,7 @@ HEADER += ("difference, points", "95 % interval", "p corrected", "told apart")
 
 
 def task_of(comparison: str) -> str:
-    """The task at the end of a comparison's name, as LEARNED names it; itself where it is none of them."""
+    """The key of LEARNED that ends a comparison's name; the name itself if there is none."""
     return next((task for task in LEARNED if comparison.endswith(task)), comparison)
 
 
@@ -101,7 +102,7 @@ def run_row(comparison: str, plan: plans.Plan, run: Run) -> dict[str, Any]:
 
 
 def trained_alphas(run: Run) -> dict[str, float]:
-    """Mean alpha over all layers, blocks (or modes), where it started and in the checkpoint; nothing untrained."""
+    """Mean alpha over all layers and blocks (or modes), at the start and in the checkpoint; empty if not trained."""
     if not run.settings.get("model.layer.learn_alpha"):
         return {}
     model = yaml.safe_load((run.folder / "config.yaml").read_text())["model"]
@@ -112,18 +113,18 @@ def trained_alphas(run: Run) -> dict[str, float]:
 
 
 def early_loss(run: Run) -> float | str:
-    """Mean training loss logged in the first fifth of the planned steps; empty where none was."""
+    """Mean training loss logged in the first fifth of the planned steps; empty if none was logged."""
     last = _EARLY * int(run.facts.get("planned_steps", run.facts["steps"]))
     losses = [row["loss"] for row in run.curve if row["split"] == "step" and row["step"] <= last]
     return round(statistics.mean(losses), 6) if losses else ""
 
 
 def gather(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """Add the finished runs of comparisons to the file; all its rows.
+    """Add the finished runs of comparisons to the file; returns all its rows.
 
     Raises:
-        SystemExit: a folder without a plan, of a comparison that the study does not have, or whose runs cannot be
-            compared with each other.
+        SystemExit: a folder without a plan, or of a comparison that is not part of the study.
+        UsageError: runs that cannot be compared with each other, see `collect`.
     """
     rows = records.read(SOURCE) if SOURCE.exists() else []
     known = {name for names in QUESTIONS.values() for name in names}
@@ -132,7 +133,7 @@ def gather(folders: Iterable[Path]) -> list[dict[str, Any]]:
         if plan is None or plan.name not in known:
             raise SystemExit(f"{folder} is no comparison of the study. Known: {', '.join(sorted(known))}.")
         runs = [run for run in plan.runs(folder) if run.finished]
-        # Refuses runs of several budgets, data or revisions.
+        # Raises if the runs differ in budget, data or revision.
         collect(plan, runs)
         rows = [row for row in rows if row["comparison"] != plan.name]
         rows += [run_row(plan.name, plan, run) for run in runs]
@@ -144,7 +145,7 @@ def gather(folders: Iterable[Path]) -> list[dict[str, Any]]:
 def differences(
     rows: Sequence[Mapping[str, str]], pairs: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], Difference]:
-    """(arm, other arm) -> the paired difference arm - other, corrected over all of these pairs that have runs."""
+    """(arm, other arm) -> the paired difference arm - other, corrected over all pairs that have runs."""
     scores = {(row["arm"], row["seed"]): float(row["test"]) for row in rows}
     found = {}
     for arm, other in pairs:
@@ -155,7 +156,7 @@ def differences(
 
 
 def lines(comparison: str, rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
-    """The table of one comparison: a line an arm, in the order of its runs."""
+    """The table of one comparison: one line per arm, in the order of its runs."""
     arms: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for row in rows:
         arms[row["arm"]].append(row)
@@ -165,7 +166,7 @@ def lines(comparison: str, rows: Sequence[Mapping[str, str]]) -> list[list[str]]
 
 
 def contrast_lines(comparison: str, rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """A sentence for each further pair of arms that an answer rests on."""
+    """A sentence for each further pair of arms that an answer depends on."""
     pairs = next((pairs for name, pairs in CONTRASTS.items() if comparison.startswith(f"{name}-")), ())
     return [
         f"{arm} against {other}: {told[0]} points ({told[1]}), p = {told[2]} corrected; told apart: {told[3]}."
@@ -199,14 +200,14 @@ def telling(found: Difference) -> list[str]:
 
 
 def verdict(found: Difference) -> str:
-    """Whether an arm may be called better or worse than the baseline, and else what would have been seen."""
+    """Whether an arm is better or worse than the baseline; if neither, the difference that would have been detected."""
     if found.claimed:
         return "above" if found.mean > 0 else "below"
     return "no" if math.isnan(found.detectable) else f"no ({100 * found.detectable:.1f} would have been)"
 
 
 def section(question: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """What stands between the marks of one question: a table for each of its comparisons, or that it was not run."""
+    """The text between the marks of one question: a table for each of its comparisons, or "not run"."""
     parts = []
     for comparison in QUESTIONS[question]:
         own = [row for row in rows if row["comparison"] == comparison]
@@ -220,7 +221,7 @@ def section(question: str, rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def alpha_lines(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """A sentence for each arm whose alpha was trained: its mean at the start and at the end, a seed."""
+    """A sentence for each arm whose alpha was trained: its mean at the start, and at the end for each seed."""
     moves: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         if row.get("alpha_end"):

@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table as text, without a line end behind the last row."""
+    """The table as text, without a newline after the last row."""
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows])
 
 
 def replaced(text: str, name: str, body: str) -> str:
-    """The document `text` with what stands between the marks of table `name` replaced by `body`.
+    """The document `text` with the content between the marks of table `name` replaced by `body`.
 
     Raises:
-        ValueError: the document does not hold the marks exactly once.
+        ValueError: the document does not contain the marks exactly once.
     """
     mark = re.compile(rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)", re.S)
     if len(mark.findall(text)) != 1:
@@ -25,7 +25,7 @@ def replaced(text: str, name: str, body: str) -> str:
 
 
 def write(page: Path, name: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Put a table between its marks on a page; a ValueError of `replaced` names the page."""
+    """Put a table between its marks on a page. Raises ValueError, naming the page, if it lacks the marks."""
     try:
         page.write_text(replaced(page.read_text(), name, markdown(header, rows)))
     except ValueError as error:

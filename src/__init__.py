@@ -1,6 +1,6 @@
 """FRACTAL: fractional state space models, and the benchmark framework around them.
 
-Names are loaded at first use, so that `import fractal_ssm` and `python -m train --help` stay fast.
+Names are imported at first use, so that `import fractal_ssm` and `python -m train --help` stay fast.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # What `_EXPORTS` loads, for type checkers and editors; a test holds the two together.
+    # The imports of `_EXPORTS`, for type checkers and editors; a test keeps the two in step.
     from . import hippo as hippo
     from . import interop as interop
     from . import state as state

@@ -1,6 +1,6 @@
-"""The command line of `python -m train` before Hydra reads it: options and settings in any order, mistakes refused.
+"""Checks the command line of `python -m train` before Hydra reads it, and allows options and settings in any order.
 
-Hydra's parser takes the settings (key=value) from one place only: `experiment=x --cfg job seed=1` ends in
+Hydra's parser requires all settings (key=value) in one place: `experiment=x --cfg job seed=1` fails with
 "unrecognized arguments: seed=1".
 """
 
@@ -24,9 +24,9 @@ _CHOICES |= {"-c": _CHOICES["--cfg"], "-i": _CHOICES["--info"]}
 _WITH_VALUE = (
     *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
 )
-# Hydra has it, but it unpickles the file: whoever wrote the file would run code here.
+# This option of Hydra unpickles the file, which lets its author run code here.
 _REFUSED = "--experimental-rerun"
-# "all" where none of the choices follows; Hydra would take the setting that does for one.
+# "all" if none of the choices follows; Hydra would take the setting that follows for a choice.
 _WITH_OPTIONAL_VALUE = ("--info", "-i")
 
 # At most one of these; the others only change what --cfg prints.
@@ -39,16 +39,16 @@ _COMMANDS = (
 )
 _WITH_CFG = (("--resolve",), ("--package", "-p"))
 
-# Hydra's parser takes seconds for a megabyte and fails in recursion at a few hundred brackets.
+# Hydra's parser takes seconds for a megabyte and exceeds the recursion limit at a few hundred brackets.
 _LONGEST_SETTING, _LONGEST_NUMBER, _DEEPEST = 10_000, 400, 50
 
 
 def in_order(arguments: Sequence[str]) -> list[str]:
-    """The same arguments, first the options with their values, then the settings, each in the order given.
+    """The arguments reordered: options with their values first, then settings, each in the order given.
 
     Raises:
-        UsageError: an option that does not exist or lacks its value, options that do not go together, or a setting too
-            long or nested too deep to be meant.
+        UsageError: an option that does not exist or lacks its value, options that exclude each other, or a setting that
+            is too long or nested too deep.
     """
     options: list[str] = []
     settings: list[str] = []
@@ -72,7 +72,7 @@ def in_order(arguments: Sequence[str]) -> list[str]:
 
 
 def option_value(arguments: Sequence[str], *names: str) -> str | None:
-    """The value of an option, given as `--name value` or `--name=value`; None where it is not given."""
+    """The value of an option given as `--name value` or `--name=value`; None if it is not given."""
     for at, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name in names:
@@ -81,7 +81,7 @@ def option_value(arguments: Sequence[str], *names: str) -> str | None:
 
 
 def _check_together(options: Sequence[str], settings: Sequence[str]) -> None:
-    """Refuse options that do nothing without another one, and several that each ask for something else."""
+    """Refuse options that do nothing without another one, and options that ask for different things."""
     given = [next((pair for pair in _COMMANDS if name.partition("=")[0] in pair), None) for name in options]
     commands = [pair[0] for pair in dict.fromkeys(given) if pair is not None]
     helping = any(name in ("--help", "-h", "--hydra-help", "--version") for name in options)
@@ -103,7 +103,7 @@ def _check_together(options: Sequence[str], settings: Sequence[str]) -> None:
 
 
 def _check_setting(setting: str) -> None:
-    """Refuse a setting without a key, and what no one means and Hydra's parser cannot bear."""
+    """Refuse a setting without a key, and one so long or deeply nested that Hydra's parser would fail."""
     key, _, value = setting.partition("=")
     if not key.strip("+~ "):
         raise UsageError(f"{setting[:60]!r} names no key. A setting is key=value, seed=1; ~key removes one.")
@@ -136,7 +136,7 @@ def _check_setting(setting: str) -> None:
 
 
 def _check(name: str, value: str) -> None:
-    """Refuse an option that does not exist here, or a value that it cannot take."""
+    """Refuse an unknown option, or a value that the option does not take."""
     if name == _REFUSED:
         raise UsageError(
             f"{_REFUSED} is refused: it unpickles the file, and a pickle can run any code. Run a configuration again "
@@ -156,7 +156,7 @@ def _check(name: str, value: str) -> None:
 
 
 def _completion(setting: str) -> bool:
-    """Whether this is what --shell-completion does; the shell's own query comes with COMP_LINE in the environment."""
+    """Whether the setting is an action of --shell-completion; the shell itself sends `query`, with COMP_LINE set."""
     action, _, shell = setting.partition("=")
     if action == "query":
         return "COMP_LINE" in os.environ

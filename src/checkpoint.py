@@ -1,4 +1,4 @@
-"""Reading a checkpoint file of anybody's: nothing in it is executed, every byte is compared with its checksum."""
+"""Reads checkpoint files from untrusted sources: executes nothing in them and verifies every checksum."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .errors import UsageError
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The contents of a checkpoint of `python -m train`, by torch's weights_only reader.
+    """The contents of a checkpoint of `python -m train`, read by torch's weights_only reader.
 
     Raises:
-        UsageError: not a path; no such file; damaged or cut short; another file; a checkpoint of another program.
+        UsageError: not a path; no such file; a damaged or truncated file; not a checkpoint, or one of another program.
     """
     if not isinstance(path, (str, Path)):
         raise UsageError(
@@ -29,13 +29,13 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
                 f"best.ckpt, last.ckpt."
             )
         with zipfile.ZipFile(path) as archive:
-            # torch does not compare the checksums that it writes.
+            # torch writes checksums but does not verify them.
             damaged = archive.testzip()
         checkpoint = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
     except UsageError:
         raise
     except Exception as error:
-        # Whatever the bytes make the readers stumble over.
+        # Catch everything: damaged bytes make the readers raise any exception.
         said = " ".join(str(error).split())[:300] or type(error).__name__
         raise UsageError(
             f"{str(path)!r} cannot be read as a checkpoint: {said}. Take a file that `python -m train` wrote, "
@@ -58,11 +58,11 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def check_entries(path: str | Path, checkpoint: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
-    """Refuse a checkpoint that is not whole.
+    """Refuse an incomplete checkpoint.
 
     Args:
-        path: of its file, for the message.
-        kinds: name of an entry, with dots for one inside another ("run.config") -> type.
+        path: its file, for the message.
+        kinds: name of an entry, dotted for a nested one ("run.config") -> type.
     Raises:
         UsageError: names the entries that are missing or of another type.
     """

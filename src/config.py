@@ -1,8 +1,8 @@
-"""The typed root of the configuration: which keys exist, which values they take, and the error for a wrong one.
+"""The typed root of the configuration: its keys, their types and defaults, and checks of their values.
 
-Hydra refuses an unknown key on the command line but merges a misspelt one from a file in silence unless the root is
-typed. These dataclasses are that type. `model` and `dataset` are nodes of registered parts (`name` plus options), so
-their keys are checked against the part's own signature when it is built, not here.
+Hydra refuses an unknown key on the command line but silently merges a misspelt one from a file unless the root is
+typed. These dataclasses are that type. `model` and `dataset` are nodes of registered parts (`name` plus options), whose
+keys are checked against the part's signature when it is built.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .ranges import check_numbers
 ROLES = ("A", "B", "C", "D", "dt")
 SCHEDULES = ("cosine", "cosine-s5", "inverse-sqrt", "constant")
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
-# Those of torch, in lower case, but LBFGS (it evaluates the loss anew) and SparseAdam (no gradient here is sparse).
+# Optimizers of torch, in lower case, without LBFGS (it re-evaluates the loss) and SparseAdam (no gradient is sparse).
 OPTIMIZERS = ("adamw", "adam", "nadam", "radam", "adamax", "sgd", "muon", "adafactor", "adagrad", "adadelta")
 OPTIMIZERS += ("rmsprop", "rprop", "asgd")
 LOGGERS = ("tensorboard", "wandb", "mlflow")
 ACCELERATORS = ("auto", "cpu", "gpu")
 STRATEGIES = ("auto", "ddp")
-# Keys of earlier versions, and what to say instead.
+# Keys of earlier versions, with the advice that the message gives.
 RENAMED = {
     "training.target_accuracy": "Set training.target, a value of the task's main metric: training.target=0.95 ends the "
     "fit at an accuracy of 95 %."
@@ -37,17 +37,17 @@ RENAMED = {
 
 @dataclass
 class OptimizerConfig:
-    """An optimizer of torch over parameter groups that follow from each parameter's role (`SequenceLayer.roles`).
+    """An optimizer of torch, with parameter groups derived from each parameter's role (`SequenceLayer.roles`).
 
-    name: of torch's class, in lower case, one of `OPTIMIZERS`. "muon" takes the matrices of the blocks; the parameters
-        of the sequence layers, vectors, encoder and head are then AdamW's.
-    lr, weight_decay: of every parameter that is not treated apart below.
+    name: torch's class in lower case, one of `OPTIMIZERS`. "muon" updates the matrices of the blocks, and AdamW the
+        parameters of the sequence layers, vectors, encoder and head.
+    lr, weight_decay: for every parameter without a special case below.
     ssm_lr: learning rate of the roles in `ssm_roles`; None means `lr`.
     ssm_roles: roles trained at `ssm_lr`, out of A, B, C, D, dt.
     undecayed_roles: roles without weight decay, whatever their learning rate.
     decay_norm_and_bias: whether norms and biases between encoder and decoder are decayed too.
-    betas, eps: of the Adams, of AdamW beside Muon; eps of RMSprop, Adagrad and Adadelta too.
-    options: what else the optimizer takes, by torch's names: optimizer.options.momentum=0.9.
+    betas, eps: for the Adam family, and for AdamW beside Muon; eps also for RMSprop, Adagrad and Adadelta.
+    options: further arguments of the optimizer, by torch's names: optimizer.options.momentum=0.9.
     """
 
     name: str = "adamw"
@@ -86,14 +86,14 @@ class TrainerConfig:
     """Where and how the steps are run; the names are those of lightning's Trainer.
 
     num_nodes: machines of a cluster; SLURM or torchrun starts the processes.
-    precision: "32-true", "64-true", or 16 bits beside float32: "bf16-mixed" (GPU and CPU), "16-mixed" (GPU; the loss is
-        scaled). Then matrix products and convolutions of the dense parts are in 16 bits; parameters and their
+    precision: "32-true", "64-true", or mixed: "bf16-mixed" (GPU and CPU), "16-mixed" (GPU; the loss is scaled). Mixed
+        precision computes matrix products and convolutions of the dense parts in 16 bits; parameters and their
         gradients, optimizer states, the state space models, norms and the loss stay in float32.
     gradient_clip_val: largest norm of the gradient of a step, taken after accumulation; None for no clipping.
-    accumulate_grad_batches: batches a step, on every process, at most those of an epoch. The gradient is the mean over
-        their samples, as of one large batch, also where batches differ in size and where an epoch ends inside a step.
-        Not as in one large batch: batch norms see each batch by itself, and dropout draws anew for each.
-    progress_seconds: where there is no bar (a log file), seconds between lines of progress; None prints none.
+    accumulate_grad_batches: batches per step and process, at most those of an epoch. The gradient is the mean over
+        their samples, as for one large batch, even if batches differ in size or an epoch ends inside a step. Unlike in
+        one large batch, batch norms see each batch by itself, and dropout draws a new mask for each.
+    progress_seconds: seconds between lines of progress if there is no bar (as in a log file); None prints none.
     """
 
     accelerator: str = "auto"
@@ -114,27 +114,28 @@ class TrainerConfig:
 class TrainingConfig:
     """How long and on what batches.
 
-    batch_size: samples a batch and device; eval_batch_size: the same for validation and test, None for batch_size.
-    max_epochs, max_steps: training ends at whichever comes first; at least one of them.
-    max_minutes: wall-clock limit of the fit; what was reached by then is validated and tested.
-    patience: the fit ends after so many validations in a row without a better one; None for no such end.
-    min_delta: by how much a validation must be better to count for `patience`.
-    ema_decay: d in (0, 1): validated, tested and kept as weights is the average w <- d w + (1 - d) (weights of the
-        step), batch norms' statistics included; None for the weights themselves. Training goes on from its own weights.
-    checkpoint_minutes: last.ckpt is written at least so often, besides after every validation; None for only then.
-    checkpoint_steps: every so many optimizer steps a checkpoint of its own is kept, step-<step>.ckpt; None for none.
-    keep_checkpoints: how many of those stay, the newest; None for all.
-    requeue: for SLURM: after SIGUSR1 the job is queued again (`scontrol requeue`), and a command whose run folder holds
-        last.ckpt goes on from it. The folder is then named after the job unless hydra.run.dir says otherwise.
-    loss: of regression with model.output=point: "mse" (also null), "mae" or "huber", which is squared up to an error of
-        1 and absolute beyond. Other outputs and tasks have one loss of their own.
-    target: the fit ends at the first validation whose main metric is at least as good: an accuracy of `target` or more,
-        in (0, 1], or for regression a mean squared error of `target` or less.
+    batch_size: samples per batch and device; eval_batch_size: the same for validation and test, None for batch_size.
+    max_epochs, max_steps: training ends at whichever comes first; at least one of them must be set.
+    max_minutes: wall-clock limit of the fit; the weights reached by then are validated and tested.
+    patience: the fit ends after this many validations in a row without a better one; None never ends it early.
+    min_delta: least improvement of a validation that counts for `patience`.
+    ema_decay: d in (0, 1). The moving average w <- d w + (1 - d) (weights of the step), which includes batch norms'
+        statistics, is validated, tested and saved; training itself continues from its own weights. None: no average.
+    checkpoint_minutes: longest time between writes of last.ckpt, which is also written after every validation; None
+        writes it only then.
+    checkpoint_steps: optimizer steps between checkpoints kept as step-<step>.ckpt; None keeps none.
+    keep_checkpoints: how many of the newest step-<step>.ckpt are kept; None keeps all.
+    requeue: for SLURM: SIGUSR1 puts the job into the queue again (`scontrol requeue`), and a command whose run folder
+        holds last.ckpt resumes from it. The folder is then named after the job unless hydra.run.dir is set.
+    loss: for regression with model.output=point: "mse" (also null), "mae" or "huber", which is quadratic up to an error
+        of 1 and linear beyond. Other outputs and tasks have a fixed loss.
+    target: the fit ends at the first validation whose main metric reaches it: an accuracy of at least `target`, in
+        (0, 1], or for regression a mean squared error of at most `target`.
     bucket_by_length: batches of samples of similar length (less padding); needs a dataset that knows its lengths.
     num_workers: loader processes; the order of the samples does not depend on it.
-    train_eval_samples: how many training samples the final table scores on the selected checkpoint.
-    limit_train_batches, limit_eval_batches: use only so many batches of an epoch / of a validation or test pass.
-    stuck_steps: after how many steps at chance level of a binary task a hint is printed.
+    train_eval_samples: how many training samples the final table scores with the selected checkpoint.
+    limit_train_batches, limit_eval_batches: at most this many batches of an epoch / of a validation or test pass.
+    stuck_steps: steps at chance level on a binary task after which a hint is printed.
     """
 
     batch_size: int = 32
@@ -163,12 +164,12 @@ class TrainingConfig:
 class Config:
     """The root.
 
-    seed: of initial weights, sample order and dropout.
+    seed: seed of initial weights, sample order and dropout.
     imports: modules of other packages that register layers, measures, alphas or datasets.
-    data_dir: root of all data; a relative path counts from where the command was started.
-    runs_dir: where run folders are made, likewise.
-    resume: a checkpoint of an earlier run (`.../checkpoints/last.ckpt`), continued in its own folder.
-    logger: services that receive the rows of metrics.csv, name -> options (configs/logger).
+    data_dir: root of all data; a relative path is relative to the folder in which the command was started.
+    runs_dir: root of all run folders, likewise.
+    resume: a checkpoint of an earlier run (`.../checkpoints/last.ckpt`), which is continued in its own folder.
+    logger: services that receive the values of metrics.csv, name -> options (configs/logger).
     """
 
     seed: int = 0
@@ -189,7 +190,7 @@ def register_schema() -> None:
     """Make the typed root known to hydra as `schema`, and the functions that name a run folder."""
     schema = OmegaConf.structured(Config)
     for node in (schema.model, schema.dataset, schema.optimizer.options, schema.logger):
-        # Their options are those of the chosen part, so `model.layer.alpha.name=x` needs no `+`.
+        # Their keys depend on the chosen part; without struct mode `model.layer.alpha.name=x` needs no `+`.
         OmegaConf.set_struct(node, False)
     ConfigStore.instance().store("schema", schema)
     OmegaConf.register_new_resolver("run_name", _run_name, replace=True)
@@ -204,20 +205,20 @@ def _run_name(experiment: str | None, layer: str, dataset: str) -> str:
 
 
 def _started(requeue: bool, now: str) -> str:
-    """What tells runs apart: when they began, or the SLURM job, which keeps its number when it is queued again."""
+    """Distinguishes runs: the starting time, or the number of the SLURM job, which requeueing does not change."""
     job = os.environ.get("SLURM_JOB_ID")
     return f"job{job}" if requeue and job else now
 
 
 def _filled(key: str, value: str) -> str:
-    """The value. Refuses blank paths: they resolve to the working directory or the root."""
+    """The value; blank ones are refused, because as a path they mean the working directory or the root."""
     if not value.strip():
         raise UsageError(f"{key} needs a value, {key}=..., got {value!r}.")
     return value
 
 
 def _run_folder(resume: str | None, default: str) -> str:
-    """A resumed run goes on in the folder that its checkpoint lies in (`<run>/checkpoints/last.ckpt`)."""
+    """The run folder: that of the checkpoint (`<run>/checkpoints/last.ckpt`) for a resumed run, else the default."""
     if resume is None:
         return default
     checkpoint = Path(resume).absolute()
@@ -276,7 +277,7 @@ def to_yaml(config: Config) -> str:
 
 
 def validate(config: Config) -> None:
-    """Refuse values that would fail, or mislead, only after something heavy has begun.
+    """Refuse values that would otherwise fail, or mislead, only after expensive work has begun.
 
     Raises:
         UsageError: names the key, the value and what is allowed.

@@ -1,4 +1,4 @@
-"""Complaints of Hydra and OmegaConf about a configuration in our words: what was given, what is near, what to do."""
+"""Rewrites errors of Hydra and OmegaConf about a configuration: what was given, the nearest name, what to do."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .config import RENAMED, Config
 from .errors import UsageError, did_you_mean
 
 _GROUPS = ("model", "dataset", "optimizer", "scheduler", "trainer", "experiment", "budget")
-# Groups with more options than this are not printed whole.
+# Groups with more options than this are not listed in full.
 _FEW = 15
 # Lines that OmegaConf appends for programs rather than people.
 _TAIL = ("full_key:", "object_type=", "reference_type=")
-# What a typed key wants, in place of the class names of OmegaConf.
-_KINDS = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false", "String": "a text"}
+# Types of keys in words, for the class names of OmegaConf.
+_KINDS = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false", "String": "a string"}
 
 
 def brief(message: str) -> str:
@@ -46,9 +46,9 @@ def _cut(text: str, length: int) -> str:
 
 @contextmanager
 def package_found(arguments: Sequence[str]) -> Iterator[None]:
-    """Inside, Hydra shows the --package of a configuration; one that is not there is a UsageError.
+    """Raise UsageError if Hydra is asked to show a --package that the configuration does not have.
 
-    Hydra prints a line and exits with 1.
+    Hydra itself prints one line and exits with status 1.
     """
     package = option_value(arguments, "--package", "-p")
     if package is None:
@@ -68,12 +68,12 @@ def package_found(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str:
-    """One message for an error of composing, with the nearest valid name where a name was wrong."""
+    """One message for an error of composing, with the nearest valid name if a name was wrong."""
     return brief(_explain(error))
 
 
 def _explain(error: BaseException) -> str:
-    # Hydra does not always name the cause; what it was handling when it complained is as good for finding a name.
+    # Hydra does not always set the cause; the exception it was handling (the context) then serves as well.
     for link in _chain(error, contexts=True):
         if isinstance(link, UsageError):
             return str(link)
@@ -97,7 +97,7 @@ def _explain(error: BaseException) -> str:
     return "\n".join(dict.fromkeys(_without_tail(link) for link in _chain(error)))
 
 
-# What Hydra and OmegaConf say in one sentence, and ours; the groups of the pattern are {0}, {1}.
+# Patterns of sentences of Hydra and OmegaConf, and their replacements; {0}, {1} are the groups of the pattern.
 _SENTENCES = (
     (
         r"Ambiguous value for argument '(([^=]+)=(.*))'",
@@ -150,7 +150,7 @@ _SENTENCES = (
 
 
 def _plain(text: str) -> str | None:
-    """Our message for one of Hydra's or OmegaConf's; None for an unknown one."""
+    """The replacement of a sentence of Hydra or OmegaConf; None for a text that no pattern matches."""
     for pattern, sentence in _SENTENCES:
         if (found := re.search(pattern, text)) is None:
             continue
@@ -169,10 +169,10 @@ def _dotted_keys() -> list[str]:
 
 
 def explain_value_error(error: ValueError) -> str | None:
-    """One message where Python's or Hydra's own ValueError came through; None for one that is not about a setting.
+    """One message for a bare ValueError from OmegaConf or Hydra; None for one that is not about a setting.
 
-    OmegaConf lets the complaint about int("x") through (optimizer.betas.x=3), and Hydra its own about a group that is
-    given a number (model=5). Where an error was raised tells it apart.
+    OmegaConf passes on the ValueError of int("x") (optimizer.betas.x=3), and Hydra raises one for a group that is given
+    a number (model=5). They are recognised by the function that raised them.
     """
     frame = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
     module, names = frame.f_globals["__name__"], frame.f_locals
@@ -209,7 +209,7 @@ def _unknown_key(key_error: ConfigKeyError | ConfigAttributeError, context: str)
 
 
 def _place(context: str) -> str:
-    """Hydra begins with the file when the key stands in one, "In 'experiment/x': ..."; that beginning, or nothing."""
+    """The file that Hydra names at the start of a message, "In 'experiment/x': ...", as a prefix; else ""."""
     return f"{context.split(':')[0]}: " if context.startswith("In '") else ""
 
 
@@ -221,7 +221,7 @@ def _no_position(error: ConfigIndexError, context: str) -> str:
 
 
 def _wrong_type(error: ConfigTypeError, context: str) -> str | None:
-    """A list that is given names, or a typed key that is to be removed; None for anything else."""
+    """The message for a mapping given to a list, or for a typed key to be removed; None for other errors."""
     key, text = str(error.full_key), str(error)
     if "Cannot merge DictConfig with ListConfig" in text:
         given = re.match(r"Error merging override [^=]+=(.*)", context)
@@ -245,25 +245,25 @@ def _set_list(key: str) -> str:
 
 
 def _misfit(error: ValidationError) -> str | None:
-    """What is wrong with a value of the wrong kind; None where OmegaConf's own words have to do."""
+    """The message for a value of the wrong type; None if OmegaConf's own message has to do."""
     key, text = str(error.full_key), str(error).splitlines()[0]
     if wrong := re.match(r"Value '(.*)' of type '(\w+)' could not be converted to (\w+)", text):
         value, kind, wanted = wrong.groups()
         if kind == "dict":
-            return f"'{key}' is a single value and holds no keys of its own. Set {key}=..."
+            return f"'{key}' is a single value and holds no keys. Set {key}=..."
         return f"{key} takes {_KINDS[wanted]}, got '{value}'." if wanted in _KINDS else None
     if "is not a ListConfig" in text:
         return f"{key} takes a list, {key}=[...], got {error.value!r}."
     if wrong := re.match(r"Value '(.*)' (?:of type '\w+' is incompatible with type hint|is not a valid) (.*)", text):
         value, wanted = wrong.groups()
-        kinds = {"'Union[int, str]'": "a whole number or a text", "bool (type str)": "true or false"}
+        kinds = {"'Union[int, str]'": "a whole number or a string", "bool (type str)": "true or false"}
         return f"{key} takes {kinds[wanted]}, got {value!r}." if wanted in kinds else None
     if wrong := re.match(r"Cannot convert '\w+' to string: '(.*)'", text):
-        return f"{key} takes a text, got {wrong[1]}."
+        return f"{key} takes a string, got {wrong[1]}."
     if "NoneType is not a subclass of" in text:
-        return f"{key} needs a value; it cannot be null."
+        return f"{key} needs a value and cannot be null."
     if "is not Optional" in text:
-        return f"{key} needs a value; it cannot be null."
+        return f"{key} needs a value and cannot be null."
     if "is not a subclass of" in text and isinstance(error.parent_node, DictConfig):
         keys = ", ".join(str(name) for name in error.parent_node._get_node(error.key))
         return f"'{key}' is a group of keys, no single value. Set one of them, {key}.KEY=...: {keys}."
@@ -299,7 +299,7 @@ def _missing_option(error: MissingConfigException) -> str:
 
 
 def _nearest(group: str, option: str, known: set[str]) -> str:
-    """All names of a short group; the nearest few of a long one, and where the rest is listed."""
+    """All names of a short group; for a long one the nearest few, and where to find the rest."""
     if len(known) <= _FEW:
         return f"Known: {', '.join(sorted(known))}.{did_you_mean(option, known)}"
     inside = sorted(name for name in known if name.startswith(option.rstrip("/") + "/"))
@@ -309,13 +309,13 @@ def _nearest(group: str, option: str, known: set[str]) -> str:
 
 
 def _registered(group: str, option: str) -> str:
-    """What is registered by a module of the user's needs no file."""
+    """A hint that a part registered by a plug-in needs no file; empty for groups without registered parts."""
     key = {"dataset": "dataset.name", "model": "model.layer.name"}.get(group)
     return f" What a module of imports=[...] registers needs none: {key}={option}." if key else ""
 
 
 def packaged_options(group: str) -> list[str]:
-    """Options of a group that this package brings, folders included: "lra/fractal-listops"."""
+    """The packaged options of a group, with their folders: "lra/fractal-listops"."""
 
     def walk(folder, prefix: str) -> list[str]:
         found = []
@@ -331,6 +331,6 @@ def packaged_options(group: str) -> list[str]:
 
 
 def _without_tail(error: BaseException) -> str:
-    # A mistake found while a run folder is named arrives as the failure of an interpolation.
+    # A UsageError raised while Hydra names the run folder arrives wrapped as a failed interpolation.
     lines = str(error).removeprefix("UsageError raised while resolving interpolation: ").splitlines()
     return "\n".join(line for line in lines if line.strip() and not line.strip().startswith(_TAIL))

@@ -1,4 +1,4 @@
-"""Models by name: `create_model`, `list_models`. Their settings are those of the packaged configs/model."""
+"""Models by name: `create_model`, `list_models`. Their settings come from the packaged configs/model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .registry import layers
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names that `create_model` takes, sorted, those that match a pattern of the shell.
+    """Names that `create_model` takes and that match a shell pattern, sorted.
 
-    A name is a model of configs/model ("fractal", "s5"), an experiment ("lra/s5-listops"), or a registered layer that
-    has neither, such as one of your own.
+    A name is a model of configs/model ("fractal", "s5"), an experiment ("lra/s5-listops"), or any other registered
+    layer, such as your own.
 
     >>> list_models("fractal*")
     ['fractal', 'fractal-conv', 'fractal-normal', 'fractal-tau']
@@ -30,18 +30,18 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def create_model(name: str, *, layer: Mapping[str, Any] | None = None, **facts: Any) -> SequenceModel:
-    """A freshly initialised model by its name, with options of yours on top.
+    """A freshly initialised model by its name, with your options overriding those of the named model.
 
     Args:
         name: one of `list_models()`. A model of configs/model is the published block of that layer at the default
             size of `SequenceModel`; an experiment is the model of that experiment, at its published size.
-        layer: options of the sequence layer, d_state=32 say, on top of the named model's.
+        layer: options of the sequence layer, such as d_state=32.
         **facts: facts of the data (n_classes; n_tokens or d_input; l_max, task) and options of `SequenceModel`
-            (d_model, n_layers, dropout, ...), on top of the named model's. They are checked by name and value.
+            (d_model, n_layers, dropout, ...). Names and values are checked.
     Returns:
-        the model in training mode, on the default device. Seed torch before for weights that can be repeated.
+        the model in training mode, on the default device. Seed torch first for reproducible weights.
     Raises:
-        UsageError: an unknown name or option, with the nearest; a value that it refuses.
+        UsageError: an unknown name or option (with the nearest known one), or a value out of range.
     >>> model = create_model("fractal", n_classes=10, d_input=1, d_model=64, n_layers=2, layer={"d_state": 32})
     >>> sum(parameter.numel() for parameter in model.parameters())
     30186
@@ -58,10 +58,10 @@ def create_model(name: str, *, layer: Mapping[str, Any] | None = None, **facts: 
 
 
 def model_node(name: str, layer: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The `model` node of a name, with options of the layer on top.
+    """The `model` node of a name, overridden by options of the layer.
 
     Raises:
-        UsageError: an unknown name, or options that are no mapping or of another layer.
+        UsageError: an unknown name, or options that are not a mapping or belong to another layer.
     """
     node = _node(name)
     if layer is not None:
@@ -70,11 +70,11 @@ def model_node(name: str, layer: Mapping[str, Any] | None = None) -> dict[str, A
 
 
 def _node(name: str) -> dict[str, Any]:
-    # Hydra is loaded where a model is asked for, not with the package.
+    # Imported here so that importing the package does not import Hydra.
     from .config import compose
 
     if not isinstance(name, str):
-        raise UsageError(f"Unknown model '{name}': create_model takes a name, a text. list_models() has them all.")
+        raise UsageError(f"Unknown model '{name}': create_model takes a name as a string; list_models() lists them.")
     if name in _configured("model"):
         return compose([f"model={name}"]).model
     if name in _configured("experiment"):

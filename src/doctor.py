@@ -1,4 +1,4 @@
-"""`python -m fractal_ssm.doctor [imports=my_pkg.layers,my_pkg.alphas]`: what is installed, what runs here, why not."""
+"""`python -m fractal_ssm.doctor [imports=my_pkg.layers,my_pkg.alphas]`: what is installed, what runs, and why not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(table)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, `head` say, had enough; the interpreter must not try to write the rest at its end.
+        # The reader (such as `head`) has closed the pipe; at exit the interpreter must not try to flush the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UsageError as error:
         print(f"Error: {error}", file=sys.stderr)
@@ -55,7 +55,7 @@ def devices() -> Table:
 
 
 def backends() -> Table:
-    """Each operation's backends on each kind of device: what auto takes, what else can run, why others cannot."""
+    """Each operation's backends per device type: which one auto takes, which others run, and why the rest cannot."""
     rows = []
     for kind in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
         device = torch.device(kind)
@@ -69,7 +69,7 @@ def backends() -> Table:
 
 
 def _reasons_once(rows: Iterable[tuple[str, str, str, str]]) -> list[tuple[str, str, str, str]]:
-    """The same rows; why a backend cannot run is said where it comes first."""
+    """The rows, with the reason why a backend cannot run only at its first occurrence."""
     told: dict[str, str] = {}
     short = []
     for operation, kind, name, state in rows:
@@ -80,7 +80,7 @@ def _reasons_once(rows: Iterable[tuple[str, str, str, str]]) -> list[tuple[str, 
 
 
 def parts() -> Table:
-    """All registered names, plug-ins included, with the module that brings each from outside."""
+    """All registered names, plug-ins included; those of plug-ins with their module."""
     rows = [
         (kind.kind, ", ".join(_with_origin(name, kind.get(name).__module__) for name in kind.names()))
         for kind in (registry.layers, registry.measures, registry.alphas, registry.datasets)

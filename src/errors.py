@@ -1,4 +1,4 @@
-"""The one exception type for a user's mistake, and the sentences that its messages are made of."""
+"""The exception type for a user's mistake, and helpers for its messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class UsageError(ValueError):
 
 
 class RunFailed(RuntimeError):
-    """A run that failed for a reason told in words; command-line programs print it and exit with status 1."""
+    """A run failed for a known reason; command-line programs print the message and exit with status 1."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

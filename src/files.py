@@ -1,4 +1,4 @@
-"""Writing files so that a reader, a crash or a full disk never sees half of one."""
+"""Writes files atomically: neither a concurrent reader, a crash nor a full disk leaves a partial file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-# What a message about a file that could not be written ends with.
+# The end of messages about a file that could not be written.
 SPACE_ADVICE = "Free some space or mend the folder first; nothing half-written is left under a final name."
 
 
@@ -20,20 +20,20 @@ class WriteFailed(OSError):
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
-    """A binary file whose content takes the place of `path` when the block ends, and only then.
+    """A binary file that replaces `path` when the block ends without an error.
 
-    The content goes to a hidden file in the same folder (renaming between file systems would be a copy in place), is
-    flushed to the disk and renamed. When the block fails, the hidden file is removed and `path` stays as it was; what
-    a killed process leaves is for `remove_leftovers`. A link is followed.
+    The content goes to a hidden file in the same folder (a rename across file systems would not be atomic), is flushed
+    to disk and renamed. If the block fails, the hidden file is removed and `path` is unchanged; `remove_leftovers`
+    removes the hidden file of a killed process. Symbolic links are followed.
 
     Raises:
         WriteFailed: the operating system refused (no space, quota, read-only, input/output error, no such folder), or
-            `path` is something else than a file, a device say, whose place no file may take.
+            `path` exists and is not an ordinary file (a device, say).
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
         raise WriteFailed(errno.EINVAL, "it is no ordinary file", str(path))
-    # A thread's own, so that two writers of one file cannot mix their content.
+    # Named after process and thread, so that two writers of one file cannot mix their content.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -58,10 +58,10 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def create_text(path: str | Path, text: str) -> bool:
-    """Make the file `path` with this text unless it exists; whether this call, and no other, has made it.
+    """Create the file `path` with this text unless it exists; return whether this call created it.
 
     Raises:
-        WriteFailed: as `atomic_write`; then there is no such file.
+        WriteFailed: as `atomic_write`; the file then does not exist.
     """
     path = Path(path)
     try:
@@ -72,7 +72,7 @@ def create_text(path: str | Path, text: str) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        # Only a file that was made here can have been refused its content.
+        # Only the file created here can be incomplete; an existing one raises FileExistsError.
         with suppress(OSError):
             path.unlink()
         raise WriteFailed(error.errno, error.strerror, str(path)) from error
@@ -81,10 +81,10 @@ def create_text(path: str | Path, text: str) -> bool:
 
 
 def append_text(path: str | Path, text: str) -> None:
-    """Add a text to the end of a file, all of it or nothing.
+    """Append a text to a file, all of it or nothing.
 
     Raises:
-        WriteFailed: the operating system refused; the file is cut back to its length before.
+        WriteFailed: the operating system refused; the file is truncated to its previous length.
     """
     path = Path(path)
     before = None
@@ -102,21 +102,21 @@ def append_text(path: str | Path, text: str) -> None:
 
 
 def remove_leftovers(folder: str | Path) -> None:
-    """Remove what killed writers left in `folder`; only for the process that alone writes there."""
+    """Remove temporary files that killed writers left in `folder`; call it only where no other process writes."""
     for leftover in Path(folder).glob(".*-*.tmp"):
         with suppress(OSError):
             leftover.unlink()
 
 
 def _os_error(error: BaseException | None) -> OSError | None:
-    """The refusal of the operating system behind an error: torch's writer hides it behind one of its own."""
+    """The operating system's error behind `error`: torch's writer wraps it in another exception."""
     while error is not None and not (isinstance(error, OSError) and error.errno is not None):
         error = error.__cause__ or error.__context__
     return error
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make a renaming last through a power cut, where the file system can."""
+    """Make a rename survive a power failure, if the file system supports it."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,6 +1,6 @@
-"""Functions compiled by numba and cached on disk: a damaged cache is compiled anew, and compiling is announced.
+"""Functions compiled by numba and cached on disk; compilation is announced, and a damaged cache is rebuilt.
 
-A cache file is a pickle that numba writes and reads; nothing else is unpickled here. Importing this module imports
+The cache files are pickles that numba writes and reads; nothing else is unpickled here. Importing this module imports
 numba.
 """
 
@@ -26,20 +26,20 @@ def cached_jit(function: Callable[..., Any], what: str, **options: Any) -> Any:
     """`function` compiled by `numba.njit` at its first call; later processes load it from numba's cache folder.
 
     Args:
-        what: the name in the announcement, made once a process when nothing cached is found: "the scan".
-        options: of `numba.njit`, without `cache`.
+        what: name in the announcement ("the scan"), which is made once per process if nothing cached is found.
+        options: options of `numba.njit`, without `cache`.
     """
     compiled = numba.njit(**options)(function)
     try:
         compiled._cache = _Cache(function, what)
     except RuntimeError as error:
-        # numba found no folder it may write to; it then compiles in every process.
+        # numba found no writable folder, so every process compiles.
         _complain(f"numba cannot cache its compiled code: {error}. Set NUMBA_CACHE_DIR to a folder you may write to.")
     return compiled
 
 
 class _Cache(FunctionCache):
-    """numba's cache, in which whatever cannot be read is a miss and whatever cannot be written is left out."""
+    """numba's cache, with entries that cannot be read treated as missing, and failed writes reported but ignored."""
 
     def __init__(self, function: Callable[..., Any], what: str):
         super().__init__(function)
@@ -77,7 +77,7 @@ class _Cache(FunctionCache):
 
 
 class _CheckedFile(IndexDataCacheFile):
-    """numba's cache file with a checksum before the code: machine code with other bytes would end the process."""
+    """numba's cache file with a checksum before the code, since running damaged machine code would end the process."""
 
     def _save_data(self, name: str, data: Any) -> None:
         content = self._dump(data)
@@ -94,7 +94,7 @@ class _CheckedFile(IndexDataCacheFile):
 
 
 def announce(what: str) -> None:
-    """Say once a process, on the first rank, that `what` is being compiled."""
+    """Log once per process, on the first local rank, that `what` is being compiled."""
     if what in _announced:
         return
     _announced.add(what)

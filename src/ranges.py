@@ -1,4 +1,4 @@
-"""What every number of the configuration may be: one table, so that none is forgotten."""
+"""The allowed range of every number in the configuration, in one table so that none is forgotten."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from .errors import UsageError
 
-# Beyond it a float64, as of YAML or JSON readers, no longer holds every whole number.
+# Beyond this float64, which readers of YAML or JSON may use, does not represent every whole number.
 LARGEST_INTEGER = 2**53
-# float32 ends at 3e38; products with it must not overflow at once.
+# Well below the largest float32 (3e38), so that a product does not overflow at once.
 _LARGEST_FLOAT = 1e30
 
 
@@ -22,10 +22,10 @@ class Range:
     """Numbers from `low` to `high`.
 
     Args:
-        low, high: the ends, allowed themselves unless `open_low` or `open_high`.
-        kind: int refuses anything that is not a whole number; float takes both. A bool is no number.
-        word: a text that is allowed as well.
-        hint: what to do, at the end of the message.
+        low, high: the ends, included unless `open_low` or `open_high`.
+        kind: int takes whole numbers only, float both kinds. A bool is not a number.
+        word: a string that is allowed as well.
+        hint: advice at the end of the message.
     """
 
     low: float
@@ -37,14 +37,14 @@ class Range:
     hint: str = ""
 
     def holds(self, value: Any) -> bool:
-        """Whether `value` is a number of the kind and within the ends; NaN is not."""
+        """Whether `value` is a number of this kind in the range; NaN is not."""
         if isinstance(value, bool) or not isinstance(value, (int, float) if self.kind is float else int):
             return False
         above = self.low < value if self.open_low else self.low <= value
         return above and (value < self.high if self.open_high else value <= self.high)
 
     def check(self, key: str, value: Any) -> None:
-        """Refuse a value outside.
+        """Refuse a value outside the range.
 
         Raises:
             UsageError: names the key, what is allowed and the value.
@@ -68,7 +68,7 @@ class Range:
 
 
 def shown(value: Any) -> str:
-    """A value as a message repeats it: Python refuses to print integers of thousands of digits."""
+    """A value as messages print it; integers of thousands of digits, which Python refuses to print, by their size."""
     if isinstance(value, int) and value.bit_length() > 200:
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, (list, tuple)):
@@ -89,7 +89,7 @@ RANGES: dict[str, Range] = {
     "optimizer.ssm_lr": Range(0),
     "optimizer.weight_decay": Range(0),
     "optimizer.betas": Range(0, 1, open_high=True),
-    # Smaller ones are 0 in float32, and AdamW divides 0 by it where a parameter never had a gradient.
+    # Much smaller values are 0 in float32, and AdamW would divide 0 by 0 for a parameter that never had a gradient.
     "optimizer.eps": Range(1e-30, 1),
     "scheduler.total_steps": _count(1, _LARGEST_STEP),
     "scheduler.warmup_steps": _count(0, _LARGEST_STEP),
@@ -128,9 +128,10 @@ def check_numbers(config: Any, prefix: str = "") -> None:
     """Check every number of a configuration (a dataclass of dataclasses) against its range.
 
     Args:
-        prefix: of the keys, where `config` is a part: "optimizer." for an OptimizerConfig.
+        prefix: prefix of the keys if `config` is a part: "optimizer." for an OptimizerConfig.
     Raises:
-        UsageError: names the key, what is allowed and the value. KeyError: a number without a range.
+        UsageError: names the key, what is allowed and the value.
+        KeyError: `RANGES` lacks a number.
     """
     for key, value, optional in numbers(config, prefix):
         if value is None and optional:
@@ -143,7 +144,7 @@ def check_numbers(config: Any, prefix: str = "") -> None:
 
 
 def numbers(part: Any, prefix: str = "") -> Iterator[tuple[str, Any, bool]]:
-    """(dotted key, value, whether it may be None) of every field whose annotation holds int or float."""
+    """(dotted key, value, whether it may be None) for every field whose annotation contains int or float."""
     hints = typing.get_type_hints(type(part))
     for field in fields(part):
         value, hint = getattr(part, field.name), hints[field.name]

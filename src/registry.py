@@ -1,9 +1,9 @@
 """Names for interchangeable parts: layers, measures, alpha initialisers, datasets.
 
-A part is registered by one decorator and built from a *node*, a mapping of `name` plus options. The options are those
-of the part's own signature and its defaults are the only defaults; what is known only at run time (`d_model`, the
-order N) is passed when building. Built-in parts register when their package is imported, which happens at the first
-look-up; parts of other packages come through `imports=[my_pkg.alphas]` or an entry point.
+A part is registered by a decorator and built from a *node*, a mapping of `name` plus options. The part's signature
+defines the options and their defaults; values known only at run time (`d_model`, the order N) are passed to `build`.
+Built-in parts register when their package is imported, which happens at the first look-up; parts of other packages are
+found through `imports=[my_pkg.alphas]` or an entry point.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Registry:
     """One kind of part.
 
     Args:
-        kind: what a part is called in messages ("layer").
-        package: package of ours whose import registers the built-in parts.
+        kind: word for a part in messages ("layer").
+        package: package whose import registers the built-in parts.
     Entry points of the group `fractal_ssm.<kind>s` are loaded at the first look-up as well.
     """
 
@@ -42,9 +42,9 @@ class Registry:
         """Decorator: make a class or function known as `name`.
 
         Raises:
-            UsageError: a name that is no word, another part holds the name, or the signature ends in `**kwargs` (a
-                misspelt option would then be swallowed). Registering the same qualified name again replaces it:
-                notebooks reload.
+            UsageError: the name is empty or not a string, another part holds it, or the signature ends in `**kwargs`
+                (which would swallow a misspelt option). Registering the same qualified name again replaces the part,
+                because notebooks reload.
         """
         if not isinstance(name, str) or not name:
             raise UsageError(
@@ -93,7 +93,7 @@ class Registry:
         return self._parts[name]
 
     def options(self, name: str, runtime: Iterable[str] = ()) -> list[str]:
-        """Names of the options of a part, without those passed at run time."""
+        """Names of a part's options, without those passed at run time."""
         parameters = inspect.signature(self.get(name)).parameters
         return [key for key in parameters if key not in set(runtime)]
 
@@ -133,10 +133,7 @@ class Registry:
             raise UsageError(f"The {self.kind} '{name}' needs {', '.join(missing)}.")
 
     def build(self, node: Mapping[str, Any], **runtime: Any) -> Any:
-        """Call the part of `node` with its options and the run-time facts.
-
-        Run-time facts that the part does not ask for are left out, so that a part takes only what it needs.
-        """
+        """Call the part of `node` with its options and the run-time facts that its signature names."""
         self.check(node, runtime)
         part = self.get(node["name"])
         wanted = inspect.signature(part).parameters
@@ -146,7 +143,7 @@ class Registry:
     def _load(self) -> None:
         if self._loaded:
             return
-        # Set first: a built-in module may itself look something up while it is imported.
+        # Set before importing: a built-in module may look up a name while it is imported.
         self._loaded = True
         try:
             importlib.import_module(self._package)
@@ -158,7 +155,7 @@ class Registry:
 
 
 def check_names(kind: str, part: Callable[..., Any], options: Iterable[str], runtime: Collection[str]) -> list[str]:
-    """Names of the options of `part`, without those passed at run time; refuses others.
+    """Names of the options of `part`, without those passed at run time; refuses other `options`.
 
     Raises:
         UsageError: names the option, the known ones and the nearest.
@@ -174,8 +171,8 @@ def check_names(kind: str, part: Callable[..., Any], options: Iterable[str], run
 def check_options(kind: str, part: Callable[..., Any], options: Mapping[str, Any], runtime: Collection[str]) -> None:
     """Refuse options that the signature of `part` does not have, or values of another type than it annotates.
 
-    Only plain annotations (bool, int, float, str, alone or with None) are looked at; the part checks the rest itself.
-    For options from a configuration, whose values are YAML's.
+    For options from a configuration, whose values come from YAML. Only plain annotations (bool, int, float, str, alone
+    or with None) are checked; the part checks the rest itself.
 
     Raises:
         UsageError: names the option, the value and what is allowed.
@@ -186,7 +183,7 @@ def check_options(kind: str, part: Callable[..., Any], options: Mapping[str, Any
         types = typing.get_args(hints.get(key)) or (hints.get(key),)
         if not all(kind_of in (bool, int, float, str, type(None)) for kind_of in types):
             continue
-        # An int is a float to a reader of YAML, a bool is no number.
+        # YAML reads 1 as int where a float is meant; a bool does not count as a number.
         fits = type(value) in types or (float in types and type(value) is int)
         if not fits:
             names = " or ".join("null" if kind_of is type(None) else kind_of.__name__ for kind_of in types)
@@ -220,8 +217,7 @@ def import_plugins(modules: Iterable[str]) -> None:
     """Import the modules named in `imports=[...]`, whose decorators then register their parts.
 
     Raises:
-        UsageError: no name of a module, or of one that does not exist. An import that fails *inside* the module is
-            shown untouched.
+        UsageError: not the name of a module, or no such module. An exception raised *inside* the module is not changed.
     """
     for module in modules:
         if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):

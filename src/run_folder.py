@@ -1,4 +1,4 @@
-"""Create the run folder and test it before Hydra does, so that a problem gives one clear message."""
+"""Creates the run folder and tests that it is writable before Hydra does, to report every problem in one message."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _REMEDY = "It takes a folder that can be made and written in: {key}=runs/my-run,
 
 
 class CheckRunFolder(Callback):
-    """Hydra's hook before it makes `hydra.run.dir` or `hydra.sweep.dir`.
+    """Hydra's hook before it creates `hydra.run.dir` or `hydra.sweep.dir`.
 
-    Hydra turns an exception of a hook into a warning and goes on, so that a mistake ends the program here.
+    Hydra turns an exception in a hook into a warning and continues, so a mistake exits the program here.
     """
 
     def on_run_start(self, config: DictConfig, **_: object) -> None:
@@ -33,12 +33,12 @@ class CheckRunFolder(Callback):
 
 
 def _check(config: DictConfig, key: str) -> None:
-    # The names of folders are built from Hydra's own configuration, which run_job sets a moment later.
+    # Resolving the folder's name needs HydraConfig, which Hydra's run_job sets only later.
     HydraConfig.instance().set_config(config)
     try:
         folder = config.hydra.run.dir if key == "hydra.run.dir" else config.hydra.sweep.dir
     except OmegaConfBaseException:
-        return  # told, with its reason, when Hydra resolves the same key a moment later
+        return  # Hydra resolves the same key a moment later and reports the reason
     try:
         make_writable(key, str(folder))
     except UsageError as error:
@@ -47,13 +47,13 @@ def _check(config: DictConfig, key: str) -> None:
 
 
 def make_writable(key: str, folder: str) -> None:
-    """Make the folder, with those above it, and write in it; on failure nothing of it is left.
+    """Create the folder with its parents and write a temporary file in it; on failure remove all folders created.
 
     Args:
-        key: the setting that named it, for the message.
+        key: the setting that named the folder, for the message.
         folder: absolute, or relative to the working directory.
     Raises:
-        UsageError: blank, odd characters, a `~` that no shell expanded, or what the file system answers.
+        UsageError: a blank name, unprintable characters, a `~` that no shell expanded, or an error of the file system.
     """
     remedy = _REMEDY.format(key=key)
     if not folder.strip() or folder in ("None", "???"):
@@ -88,7 +88,7 @@ def _make(path: Path, made: list[Path]) -> None:
         try:
             folder.mkdir()
         except FileExistsError:
-            # Another process of the same job was quicker.
+            # Another process of the same job has just created it.
             continue
         made.append(folder)
 

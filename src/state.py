@@ -1,7 +1,7 @@
-"""The state of a layer or a model as plain data: stored, selected, joined and reset, sample by sample.
+"""Functions that store, select, concatenate and reset the states of a layer or a model, sample by sample.
 
-A state is a tensor, or a tuple, list or mapping of states (None stands for nothing). Every tensor in it has one row per
-sample, so that the functions here work on the states of all layers and of `SequenceModel` alike:
+A state is a tensor, None (no state), or a tuple, list or mapping of states. Every tensor in it has one row per sample,
+so the functions here work on the states of all layers and of `SequenceModel`:
 
     state = model.initial_state(4)
     save_file(to_real(state), "state.safetensors")                       # names -> real tensors
@@ -25,7 +25,7 @@ __all__ = ["batch_size", "concat", "detach", "from_real", "reset", "select", "to
 
 
 class _Leaf(NamedTuple):
-    """A tensor of a state: its dotted name, and the axis that grows with the inputs seen (None for none)."""
+    """A tensor of a state, its dotted name, and the axis that grows with the inputs seen (None if none does)."""
 
     name: str
     tensor: Tensor
@@ -48,12 +48,12 @@ def to_real(state: Any) -> dict[str, Tensor]:
 
 
 def from_real(tensors: Mapping[str, Tensor], like: Any) -> Any:
-    """The state that `to_real` took apart.
+    """The inverse of `to_real`.
 
     Args:
         tensors: names to real tensors, all of one batch size.
-        like: a state of the same layer or model, of any batch size, such as `initial_state(1)`: it gives the structure
-            and the device.
+        like: a state of the same layer or model, of any batch size, such as `initial_state(1)`, which defines the
+            structure and the device.
     Raises:
         UsageError: names are missing or unknown, or a tensor has another shape or dtype than in `like`.
     """
@@ -90,8 +90,8 @@ def select(state: Any, index: Tensor | slice | Sequence[int]) -> Any:
 def concat(states: Sequence[Any]) -> Any:
     """The samples of several states as one batch, in order.
 
-    Where a state grows with the inputs seen (the cache of attention), shorter ones are filled up with entries that are
-    marked as absent. Differentiable.
+    If states grow with the inputs seen (the cache of attention), shorter ones are padded with entries marked as absent.
+    Differentiable.
 
     Raises:
         UsageError: no states, or states of different layers.
@@ -109,8 +109,8 @@ def reset(state: Any, mask: Tensor, rest: Any = None) -> Any:
 
     Args:
         mask: (B,) bool, True for the samples that start again.
-        rest: `initial_state(1)` or `initial_state(B)` of a layer of your own whose rest is not zero. None is zero,
-            the rest of every layer here.
+        rest: `initial_state(1)` or `initial_state(B)`, for layers whose initial state is not zero. None means zero, the
+            initial state of every layer in this package.
     Raises:
         UsageError: a mask of another shape or dtype.
     """
@@ -126,7 +126,7 @@ def reset(state: Any, mask: Tensor, rest: Any = None) -> Any:
 
 
 def detach(state: Any) -> Any:
-    """The same state, cut from the graph: what truncated backpropagation through time carries on."""
+    """The state detached from the graph, for truncated backpropagation through time."""
     return _map(Tensor.detach, state)
 
 
@@ -164,7 +164,7 @@ def _walk(state: Any, name: str, growing: int | None) -> Iterator[_Leaf]:
 
 
 def _rebuilt(state: Any, tensors: Iterator[Tensor]) -> Any:
-    """The structure of `state` around other tensors."""
+    """The structure of `state` filled with other tensors."""
     if isinstance(state, Tensor):
         return next(tensors)
     if isinstance(state, Mapping):
@@ -241,7 +241,7 @@ def _joined(parts: Sequence[_Leaf]) -> Tensor:
 
 
 def _filled_up(tensor: Tensor, axis: int, size: int) -> Tensor:
-    """Zeros in front, which every state that grows takes as absent."""
+    """The tensor with zeros in front, which every growing state treats as absent entries."""
     shape = [*tensor.shape]
     shape[axis] = size - tensor.shape[axis]
     return torch.cat([tensor.new_zeros(shape), tensor], dim=axis) if shape[axis] else tensor

@@ -1,7 +1,7 @@
-"""Sweeps (-m): one job's failure does not end the others, and all of them end in one table.
+"""Sweeps (-m): a failed job does not stop the others, and one table lists all of them.
 
-Every job leaves its outcome as a hidden file in the folder of the sweep, whichever process it ran in; the process that
-started the sweep collects them into sweep.csv and prints them.
+Every job, whichever process it runs in, writes its outcome to a hidden file in the folder of the sweep. The process
+that started the sweep collects the outcomes into sweep.csv and prints them.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ _COLUMNS = ("job", "overrides", "metric", "value", "status", "folder", "error")
 
 
 class SweepFolder(Callback):
-    """Tells `sweep_table` the folder of the sweep that hydra starts in this process (configs/config.yaml).
+    """Records for `sweep_table` the folder of the sweep that hydra starts in this process (configs/config.yaml).
 
     Attributes:
-        folder: None without a sweep.
+        folder: folder of the sweep; None if there is no sweep.
     """
 
     folder: Path | None = None
 
     def on_multirun_start(self, config: Any, **_: Any) -> None:
-        # What is wrong with the folder's name is for the sweeper to say: hydra warns of what a callback raises.
+        # The sweeper reports a wrong folder name; hydra would turn an exception here into a warning.
         with suppress(OmegaConfBaseException):
             SweepFolder.folder = Path(config.hydra.sweep.dir).absolute()
-            # Of a sweep in the same folder that was killed.
+            # Remove outcomes of an earlier sweep in the same folder that was killed.
             for outcome in SweepFolder.folder.glob(_OUTCOME.format("*")):
                 outcome.unlink()
 
 
-# What a job in this process raised, out of the sight of hydra, which would print a line of its own before it.
+# Exceptions of jobs in this process, kept from hydra, which would print an extra line.
 _held: list[Exception] = []
 
 
 @contextmanager
 def held_back(hydra_config: Any) -> Iterator[None]:
-    """A failure inside goes past hydra to `sweep_table`; from a launcher's other process it goes through hydra."""
+    """Pass an exception to `sweep_table` without hydra; from another process of a launcher it goes through hydra."""
     try:
         yield
     except Exception as error:
@@ -66,7 +66,7 @@ class Sweep:
     """The outcome of a command line.
 
     Attributes:
-        status: exit status of a command that did not raise: 1 when a job failed.
+        status: exit status of a command that did not raise: 1 if a job failed, else 0.
     """
 
     status = 0
@@ -74,10 +74,10 @@ class Sweep:
 
 @contextmanager
 def sweep_table() -> Iterator[Sweep]:
-    """Inside, hydra runs one job or a sweep; then a sweep's are listed, also when it was interrupted.
+    """Context in which hydra runs one job or a sweep; lists the jobs of a sweep at the end, even if interrupted.
 
     Raises:
-        what a single run raised, or the refusal of a whole sweep.
+        the exception of a single run, or UsageError for a sweep without jobs.
     """
     sweep, SweepFolder.folder = Sweep(), None
     _held.clear()
@@ -99,10 +99,10 @@ def sweep_table() -> Iterator[Sweep]:
 
 
 def validation_score(facts: Mapping[str, Any]) -> tuple[str, float]:
-    """(name and direction, value) of the main metric of the validation, from the facts of a record.
+    """(name and direction, value) of the main validation metric, from the facts of a record.
 
-    The value of an accuracy is to be maximised, that of a mean squared error to be minimised: a sweeper that searches
-    needs hydra.sweeper.direction=minimize for it.
+    An accuracy is to be maximised, a mean squared error to be minimised: for the latter a sweeper that searches needs
+    hydra.sweeper.direction=minimize.
     """
     name = facts["metric"]["name"]
     direction = "higher" if facts["metric"]["higher_is_better"] else "lower"
@@ -114,9 +114,9 @@ def _in(folder: Path) -> list[Path]:
 
 
 def run_job(run: Callable[[], Mapping[str, Any]], hydra_config: Any) -> float:
-    """One job of a sweep: the validation score of what `run` returns, or NaN if it fails, so that the sweep goes on.
+    """One job of a sweep: the validation score of what `run` returns, or NaN if it fails, so that the sweep continues.
 
-    The message of the failure is printed at once; a traceback where it is not a mistake that can be told in words.
+    The failure is printed at once: the message of a UsageError or RunFailed, the traceback of any other exception.
     """
     outcome = {
         "job": hydra_config.job.num,
@@ -125,13 +125,13 @@ def run_job(run: Callable[[], Mapping[str, Any]], hydra_config: Any) -> float:
         "metric": "",
         "value": math.nan,
     }
-    # What stays when the process is killed.
+    # The status recorded if an interrupt passes through.
     status, error_text = "interrupted", ""
     try:
         outcome["metric"], outcome["value"] = validation_score(run())
         status = "finished"
     except (Exception, SystemExit) as error:
-        # Somebody's layer may call sys.exit: that ends its run only.
+        # A plug-in may call sys.exit, which must end only its own run.
         status, error_text = "failed", str(error) or type(error).__name__
         if isinstance(error, (UsageError, RunFailed)):
             print(f"Job {outcome['job']} failed: {error}", file=sys.stderr)
@@ -147,7 +147,7 @@ def _note(folder: Path, outcome: dict[str, Any]) -> None:
     try:
         write_text(folder / _OUTCOME.format(outcome["job"]), json.dumps(outcome))
     except WriteFailed as error:
-        # A full disk: the jobs after this one may write to another.
+        # Do not fail on a full disk: later jobs may write to another one.
         print(f"{error.filename} could not be written: {error.strerror}. The table will lack job {outcome['job']}.")
 
 

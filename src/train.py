@@ -1,6 +1,6 @@
 """`python -m train`: compose, validate, build, fit, test on the best-validation checkpoint, record.
 
-torch and lightning are imported when a run begins, not before: `--help` and `--cfg job` answer at once.
+torch and lightning are imported only when a run begins, so that `--help` and `--cfg job` answer at once.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 register_schema()
 
-# What a disk answers that takes no more; our own files say it with `WriteFailed`, Hydra's multirun.yaml does not.
+# Errors of a full disk. Our own writers raise `WriteFailed` for them; Hydra's writer of multirun.yaml does not.
 _DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main() -> None:
     """Entry point of the command line.
 
-    Exit status: 0 after a finished run, 2 for a mistake of the user, 1 for a run that failed or a sweep in which one
-    did, 130 after Ctrl-C, 143 after SIGTERM, 138 after SIGUSR1, 129 after SIGHUP.
+    Exit status: 0 after a finished run, 2 for a mistake of the user, 1 if a run or a job of a sweep failed, 130 after
+    Ctrl-C, 143 after SIGTERM, 138 after SIGUSR1, 129 after SIGHUP.
     """
     with Signals(), _hydra_raising() as traceback_wanted:
         status = _main(traceback_wanted)
@@ -59,7 +59,7 @@ def main() -> None:
 
 @contextmanager
 def _hydra_raising() -> Iterator[bool]:
-    """Inside, Hydra raises errors of composing instead of printing them; whether the user wants their traceback."""
+    """Make Hydra raise errors of composing instead of printing them; yields whether the user asked for tracebacks."""
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -72,19 +72,19 @@ def _hydra_raising() -> Iterator[bool]:
 
 
 def _main(traceback_wanted: bool) -> int:
-    """Run what the command line asks for, and print what went wrong; the exit status."""
+    """Run what the command line asks for, print errors, and return the exit status."""
     try:
         _check_working_folder()
         sys.argv = [sys.argv[0], *in_order(sys.argv[1:])]
         sys.argv += _deletions(sys.argv[1:])
         with sweep_table() as sweep, package_found(sys.argv[1:]), warnings.catch_warnings():
-            # Hydra leaves out such a folder and goes on.
+            # Hydra only warns about a missing folder in the search path and continues.
             warnings.filterwarnings("error", "provider=.* is not available", UserWarning)
             _job()
         sys.stdout.flush()
         return sweep.status
     except BrokenPipeError:
-        # The reader, `head` say, had enough; the interpreter must not try to write the rest at its end.
+        # The reader (such as `head`) has closed the pipe; at exit the interpreter must not try to flush the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except RecursionError:
@@ -128,9 +128,9 @@ def _main(traceback_wanted: bool) -> int:
 
 @hydra.main(config_path="pkg://fractal_ssm.configs", config_name="config", version_base="1.3")
 def _job(cfg: DictConfig) -> float:
-    """One run of hydra; returns what a sweeper optimises, the main metric of the validation (`validation_score`).
+    """One run of hydra; returns the value that a sweeper optimises, the main validation metric (`validation_score`).
 
-    NaN for a job of a sweep that failed.
+    NaN for a failed job of a sweep.
     """
     hydra_config = HydraConfig.get()
     with held_back(hydra_config):
@@ -142,7 +142,7 @@ def _job(cfg: DictConfig) -> float:
 
 
 def _one_run(cfg: DictConfig, hydra_config: Any) -> dict[str, Any]:
-    """The run of a composed configuration in the folder that hydra has made; the facts of its record."""
+    """Run a composed configuration in the folder that hydra has created; returns the facts of its record."""
     try:
         OmegaConf.resolve(cfg)
         OmegaConf.set_readonly(cfg, True)
@@ -163,20 +163,20 @@ def _one_run(cfg: DictConfig, hydra_config: Any) -> dict[str, Any]:
 def run(
     config: Config, run_dir: Path, choices: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Train and test one configuration, and leave a run folder that says what was done.
+    """Train and test one configuration, and document it in a run folder.
 
     Args:
         config: from `fractal_ssm.config.compose`, or the command line.
         run_dir: the run folder: config.yaml, record.json, metrics.csv, curves.png, checkpoints/.
         choices: group -> option of the configuration, for the record.
-        overrides: what was set for this run beyond its files, as key=value, for the record.
+        overrides: settings of this run beyond its files, as key=value, for the record.
     Returns:
         The facts of record.json.
     Raises:
-        UsageError: a mistake in the configuration; nothing heavy has begun, or the data says so.
+        UsageError: a mistake in the configuration, found before any expensive work, or wrong data.
         RunFailed: the training diverged (`NotFinite`), or the disk is full.
-        Interrupted: a KeyboardInterrupt, after Ctrl-C or another signal of `HANDLED`; the record says "interrupted" and
-            last.ckpt can be resumed.
+        Interrupted: a KeyboardInterrupt, after Ctrl-C or another signal of `HANDLED`; the record's status is
+            "interrupted", and the run can be resumed from last.ckpt.
     """
     data = check(config)
     with ranks_hidden(config):
@@ -184,12 +184,12 @@ def run(
 
 
 def check(config: Config) -> SequenceData:
-    """Build the dataset, one block of the model and the loss: a mistake fails before data is made.
+    """Build the dataset, one block of the model and the loss, to report mistakes before any data is prepared.
 
     Returns:
         the dataset, not yet prepared.
     Raises:
-        UsageError: a part, an option or a value that does not exist or does not go with the others.
+        UsageError: a part, an option or a value that does not exist or does not fit the others.
     """
     data = build_data(config)
     from .data.base import SPLITS
@@ -245,12 +245,12 @@ def build_data(config: Config) -> SequenceData:
 
 
 def _drop_leftovers(config: Config, overrides: Sequence[str]) -> None:
-    """After model.layer.name=X on the command line: without the options of the files that X does not have.
+    """If model.layer.name=X was set on the command line, remove options from files that the layer X does not have.
 
-    Hydra merges, so those of the layer that the files name stay behind.
+    Hydra merges the files, so options of the layer that they name remain.
 
     Raises:
-        UsageError: X lacks an option that the user set.
+        UsageError: X lacks an option that was set on the command line.
     """
     left = _leftovers(config, overrides)
     for key in left:
@@ -276,7 +276,7 @@ def _leftovers(config: Config, overrides: Sequence[str]) -> list[str]:
 
 
 def _without(layer: str, wrong: Sequence[str], known: Sequence[str]) -> str:
-    """The message for options that were set and that the layer lacks, with the command that leaves them out."""
+    """The message for options that were set but that the layer lacks, with the command without them."""
     texts = tuple(f"model.layer.{key}{end}" for key in wrong for end in "=.")
     rest = [word for word in sys.argv[1:] if not word.lstrip("+").startswith(texts)]
     return (
@@ -287,7 +287,7 @@ def _without(layer: str, wrong: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _deletions(arguments: Sequence[str]) -> list[str]:
-    """The settings with which --cfg shows the configuration that a run has after `_drop_leftovers`."""
+    """Settings that make --cfg show the configuration as a run has it after `_drop_leftovers`."""
     settings = [word for word in arguments if not word.startswith("-") and "=" in word]
     if not {"--cfg", "-c", "--cfg=job", "-c=job"} & set(arguments):
         return []
@@ -298,11 +298,11 @@ def _deletions(arguments: Sequence[str]) -> list[str]:
 
 
 def _treat_denormals_as_zero() -> None:
-    """Numbers below 1e-38 are 0, in this thread and in those that it starts.
+    """Flush numbers below 1e-38 to 0, in this thread and in those that it starts.
 
-    A CPU computes with them many times slower, and over a long sequence the adjoints of fast modes decay into them: a
-    step of FRACTAL on 4,096 positions, read from the last one, took three times as long. Only the command line does
-    this, whose process is its own: threads keep the setting, so it could not be taken back.
+    A CPU is many times slower with such numbers, and over a long sequence the adjoints of fast modes decay to them: a
+    step of FRACTAL on 4,096 positions, read out at the last one, took three times as long. Only the command line sets
+    this, because it owns its process: running threads keep the setting, so it could not be undone.
     """
     import torch
 
@@ -310,7 +310,7 @@ def _treat_denormals_as_zero() -> None:
 
 
 def _check_sweep(cfg: DictConfig, hydra_config: Any) -> None:
-    """Refuse sweeps of which no job can work, and those in which several processes would each start the whole sweep."""
+    """Refuse sweeps whose jobs cannot work, and those in which several processes would each start the whole sweep."""
     if cfg.training.requeue:
         raise UsageError(
             "training.requeue belongs to one run in one SLURM job; a sweep (-m) would begin anew. Submit its runs as "
@@ -328,24 +328,24 @@ def _check_sweep(cfg: DictConfig, hydra_config: Any) -> None:
 
 
 def _quieten_lightning() -> None:
-    """Silence advice that does not apply here; everything else stays."""
+    """Silence lightning's advice that does not apply here."""
     for logger in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(logger).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
     warnings.filterwarnings("ignore", ".*exists and is not empty.*")
-    # Our batches do go on where the checkpoint was taken (Loaders.train_dataloader).
+    # Our loaders do continue at the batch where the checkpoint was taken (Loaders.train_dataloader).
     warnings.filterwarnings("ignore", ".*checkpoint that ended before the epoch ended.*")
     warnings.filterwarnings("ignore", ".*isinstance\\(treespec, LeafSpec\\).*", FutureWarning)
 
 
 def _remove_if_empty(run_dir: Path) -> None:
-    """Take back the folder that hydra made for a run that never began; never the one that the user stands in."""
+    """Remove the folder that hydra created for a run that never began, unless it is the working directory."""
     if run_dir.resolve() != Path.cwd() and not any(run_dir.iterdir()):
         run_dir.rmdir()
 
 
 def _told(message: str, status: int) -> int:
-    # Where the terminal is gone, the status has to do.
+    # If the terminal is gone, the exit status has to suffice.
     with suppress(OSError):
         if message:
             print(message, file=sys.stderr)

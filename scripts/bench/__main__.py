@@ -1,8 +1,8 @@
-"""Verify, then time, every backend of ours and every installed peer on the same inputs in one run.
+"""Verify, then time, all of our backends and every installed peer on the same inputs in one run.
 
     python -m scripts.bench                    all cases and curves: CSV, table in docs/performance.md, PNG
-    python -m scripts.bench --quick            tiny inputs, nothing written but to --out: does it all run?
-    python -m scripts.bench --only training    cases whose name holds the word, here all of the table of training steps
+    python -m scripts.bench --quick            tiny inputs, output only to --out: a test that everything runs
+    python -m scripts.bench --only training    cases whose name contains the word, here the table of training steps
 
 Columns: median, 20th and 80th percentile in ms, ratio to copying the largest input, peak memory over idle in MB, and
 the relative error of the output and of the worst gradient against double precision. A contender whose gradients are
@@ -32,9 +32,9 @@ from .timing import CLOCKS, Table, forget_peak, peak_mb, resident_mb, time_cpu
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = parts.KINDS | siso.KINDS
-# The CSV of a case; the others are in "bench".
+# The CSV of each kind of case; all other kinds go to "bench".
 GROUPS = {"training": "steps", "stepping": "stepping", **dict.fromkeys(WHOLE_LAYERS, "layers")}
-# Bytes that no cache holds.
+# More bytes than any cache holds.
 _BEYOND_CACHE = 1 << 29
 COLUMNS = (
     "case", "contender", "what", "ms", "p20", "p80", "of_copy", "of_ours", "samples_s", "peak_mb", "error",
@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 def tensors(case: Case) -> list[Tensor]:
-    """The differentiable inputs of a case, the same on every call."""
+    """The differentiable inputs of a case, identical on every call."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int, dtype: torch.dtype = torch.complex64) -> Tensor:
@@ -70,7 +70,7 @@ def tensors(case: Case) -> list[Tensor]:
 
 
 def run(case: Case, contenders: Contenders, name: str, seed: Tensor, wide: bool = False) -> list[Tensor]:
-    """[output, gradients...]; with `wide` in double precision."""
+    """[output, gradients...]; in double precision if `wide`."""
     given = tensors(case)
     if wide:
         given = [t.detach().to(torch.complex128 if t.is_complex() else torch.float64).requires_grad_() for t in given]
@@ -79,7 +79,7 @@ def run(case: Case, contenders: Contenders, name: str, seed: Tensor, wide: bool 
 
 
 def errors(found: list[Tensor], exact: list[Tensor]) -> tuple[float, float]:
-    """Of the output, and of the worst gradient: largest deviation over largest entry."""
+    """Errors of the output and of the worst gradient: largest deviation divided by the largest entry."""
     each = [((one - other).abs().max() / other.abs().max()).item() for one, other in zip(found, exact, strict=True)]
     return each[0], max(each[1:])
 
@@ -127,7 +127,7 @@ def bench(case: Case, table: Table, seconds: float, only_ours: bool, memory: boo
 
 
 def _copy_from_memory(tensor: Tensor) -> Callable[[], Tensor]:
-    """A copy of as many bytes between places that no cache holds any more: what a large model's tensors meet."""
+    """A copy of the tensor between memory that is no longer in any cache, as for the tensors of a large model."""
     size = tensor.numel() * tensor.element_size()
     pairs = itertools.cycle([(tensor.clone(), tensor.clone()) for _ in range(max(1, _BEYOND_CACHE // (2 * size)))])
 
@@ -151,7 +151,7 @@ def _both(contenders: Contenders, name: str, given: list[Tensor], seed: Tensor):
 
 
 def _peak(case: Case, name: str) -> float:
-    """Peak memory of forward + backward (or of a training step) over idle, in MB, in a process of its own."""
+    """Peak memory of forward + backward (or of a training step) over idle, in MB, measured in a separate process."""
     command = [sys.executable, "-m", "scripts.bench", "--peak", repr(case), name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
@@ -164,7 +164,7 @@ def _print_peak(text: str, name: str) -> None:
         return
     contenders = KINDS[case.kind](case.shape, case.mode)
     small = Case(case.kind, tuple(min(n, 16) for n in case.shape), case.mode)
-    # Once on a small input first, so that compilers and thread pools count as idle.
+    # Run a small input first, so that compilers and thread pools count as idle.
     with torch.no_grad():
         seed = torch.ones_like(KINDS[small.kind](small.shape, small.mode).run[name](*tensors(small)))
     run(small, KINDS[small.kind](small.shape, small.mode), name, seed)
@@ -179,8 +179,8 @@ def _print_peak(text: str, name: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny inputs, to see that everything runs")
-    parser.add_argument("--only", default="", metavar="WORD", help="cases whose name holds it; no curves")
+    parser.add_argument("--quick", action="store_true", help="tiny inputs, to test that everything runs")
+    parser.add_argument("--only", default="", metavar="WORD", help="cases whose name contains WORD; no curves")
     parser.add_argument("--seconds", type=float, default=2.0, help="clock per contender and direction")
     parser.add_argument("--threads", type=int, default=0, help="torch's threads (default: as torch chooses)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor time on a busy machine, --threads 1")
@@ -191,7 +191,7 @@ def main() -> None:
     if options.peak:
         _print_peak(*options.peak)
         return
-    # As in training: what is timed is computing, and not the system zeroing the same pages again at every call.
+    # As in training: time the computation, not the operating system zeroing the same pages at every call.
     keep_freed_memory()
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -229,7 +229,7 @@ def _curves(out: Path, curves: dict[str, list[Case]], seconds: float, clock: str
 
 
 def _document(out: Path, groups: list[str]) -> None:
-    """The tables of what was measured as a whole, and those of results that other commands left."""
+    """Write the tables of all groups that were measured completely, and those of results of other commands."""
     names = {"bench": "CPU", "layers": "S4D and S4 layers", "steps": "training step", "stepping": "one position"}
     tables = {names[group]: report.tables_of(out / f"{group}.csv") for group in groups}
     tables["profile"] = report.profile_tables(ROOT / "docs/results/steps")

@@ -1,4 +1,4 @@
-"""What is timed, as data. Inputs are complex64 (or float32) with |a| between 0.95 and 0.9999."""
+"""The benchmark's cases, as data. Inputs are complex64 (or float32) with |a| between 0.95 and 0.9999."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ WHOLE_LAYERS = ("s4d", "s4")
 
 @dataclass(frozen=True)
 class Case:
-    """kind "scan": shape (B, L, P); "layer": (B, L, H, P stored modes); "kernel": (H, L, P stored modes); "s4d" and
-    "s4", whole layers: (B, L, H, N); "training", a whole step of training S5's ListOps model: (B, L, H, blocks);
-    "stepping", one position of every layer that has a state: (B, H, positions seen before)."""
+    """One case. Shapes by kind: "scan" (B, L, P); "layer" (B, L, H, P stored modes); "kernel" (H, L, P stored modes);
+    "s4d" and "s4", whole layers, (B, L, H, N); "training", a training step of S5's ListOps model, (B, L, H, blocks);
+    "stepping", one position of every layer that has a state, (B, H, positions seen before)."""
 
     kind: str
     shape: tuple[int, ...]
     mode: str = "constant"
-    # Contenders to leave out, where one takes minutes or gigabytes and shows nothing new.
+    # Contenders to leave out because they take minutes or gigabytes and show nothing new.
     without: tuple[str, ...] = ()
 
     @property

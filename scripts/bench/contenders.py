@@ -1,7 +1,7 @@
-"""Everything that is timed: our backends and every peer that is installed, behind one signature per kind of case.
+"""The contenders: our backends and every installed peer, with one signature per kind of case.
 
-A contender maps the case's tensors to an output that autograd can follow. What a peer needs in another layout is
-prepared outside the clock where its users would hold it so. A peer that is missing is listed with the reason.
+A contender maps the case's tensors to an output that autograd can differentiate. Inputs that users of a peer would keep
+in another layout are converted outside the measured time. A peer that is missing is listed with the reason.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _mambapy_scan(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _s5_layer(u: Tensor, Lambda_bar: Tensor, B_bar: Tensor, C: Tensor) -> Tensor:
-    """Its own scan and order of operations on parameters that are discretised already: complex u, one sample a vmap."""
+    """s5's own scan and order of operations on discretised parameters: complex u, vmap over samples."""
     import s5
 
     gates = Lambda_bar.expand(u.shape[1], -1)

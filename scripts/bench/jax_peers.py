@@ -1,6 +1,6 @@
-"""The S5 way in JAX, written out: an associative scan over (gate, input) pairs, compiled, behind torch tensors.
+"""S5's method in JAX: a compiled associative scan over (gate, input) pairs, called with torch tensors.
 
-The gradients are JAX's own; conversions to and from torch share memory where JAX allows it and are inside the clock.
+JAX computes the gradients. Conversions to and from torch share memory where JAX allows it, and count as measured time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _functions():
         return jax.vmap(sample)(u)
 
     def with_gradient(function):
-        # JAX's gradient of a real loss by a complex input is the conjugate of torch's.
+        # JAX's gradient of a real loss with respect to a complex input is the conjugate of torch's.
         def backward(arguments, g):
             gradients = jax.vjp(function, *arguments)[1](jnp.conj(g))
             return tuple(jnp.conj(x) for x in gradients)

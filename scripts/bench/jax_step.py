@@ -1,7 +1,8 @@
-"""The published S5 model and its training step in JAX, written from the equations; everything is under one jit.
+"""The published S5 model and its training step in JAX, written from the equations, in a single jit.
 
 Embedding + bias, then blocks x + y sigmoid(W gelu(y) + b) with y = S5(batch norm(x)), the mean over positions, a
-linear head, cross-entropy, AdamW. The layer: an associative scan over (gate, input) pairs each way, complex products.
+linear head, cross-entropy, AdamW. The layer: an associative scan over (gate, input) pairs in each direction, with
+complex products.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _batch_norm(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _layer(own: dict[str, Any], u: Any) -> Any:
-    """u (L, H) to y (L, H): zero-order hold, a scan each way, 2 Re(C x) + D u."""
+    """u (L, H) to y (L, H): zero-order hold, a scan in each direction, 2 Re(C x) + D u."""
     import jax
     import jax.numpy as jnp
 
@@ -94,7 +95,7 @@ def _layer(own: dict[str, Any], u: Any) -> Any:
 
 
 def _adamw(problem: Problem) -> Any:
-    """A function of (weights, gradients, moments, count) to their next values, with the rates of our groups."""
+    """A function from (weights, gradients, moments, count) to their updated values, with the rates of our groups."""
     import jax.numpy as jnp
 
     from fractal_ssm.training.optim import parameter_groups

@@ -1,5 +1,5 @@
-/* The scan as the plainest loop in C: what a compiler makes of one pass over memory. complex64, a constant gate (P,).
-   Rows are (re, im) interleaved; a thread takes whole samples. */
+/* The scan as a plain loop in C, as a reference for one pass over memory. complex64, a constant gate (P,).
+   Rows are (re, im) interleaved; a thread processes whole samples. */
 #include <stdlib.h>
 #include <string.h>
 

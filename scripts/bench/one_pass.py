@@ -1,4 +1,4 @@
-"""The scan as the plainest loop in C (`one_pass.c`), by the compiler of the system: what one pass over memory costs."""
+"""The scan as a plain loop in C (`one_pass.c`), built by the system's compiler: the cost of one pass over memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPTIONS = ("-O3", "-march=native", "-ffast-math", "-fopenmp", "-shared", "-fPIC
 
 
 def obstacle(mode: str) -> str:
-    """Why it cannot be run here; empty if it can."""
+    """Why the loop cannot run here; empty if it can."""
     if mode != "constant":
         return "the loop takes a constant gate"
     return "" if shutil.which("cc") else "there is no C compiler (cc)"

@@ -1,4 +1,4 @@
-"""From the benchmark's CSV files to a table in docs/performance.md and to curves."""
+"""Writes tables in docs/performance.md and plots curves from the benchmark's CSV files."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _position_table(contenders: dict[str, dict[str, dict[str, str]]]) -> list[st
 
 
 def profile_tables(folder: Path) -> str:
-    """One table for each file of `scripts.profile_step`: where the time of a training step goes."""
+    """One table for each file of `scripts.profile_step`, with the time of the parts of a training step."""
     parts = ["Milliseconds a step, and shares of it."]
     for source in sorted(folder.glob("*.csv")):
         with source.open() as file:
@@ -111,7 +111,7 @@ def _rule(header: str) -> str:
 
 
 def plot(source: Path, axis: str) -> None:
-    """ms over the varying size, one line per contender and direction, beside the CSV as PNG."""
+    """Plot ms over the varying size, one line per contender and direction, to a PNG beside the CSV."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,9 +1,9 @@
-"""Whole S4D and S4 layers beside the published way to compute them, written here from the equations of the papers.
+"""Whole S4D and S4 layers compared with the published methods, implemented here from the equations of the papers.
 
-What is published forms the powers of every mode at every position, (H, N/2, L) complex (S4D, arXiv 2206.11893), or the
-sums over poles at every point of the circle, (4, H, N/2, L/2 + 1) complex or as a KeOps reduction (S4, arXiv
-2111.00396), and convolves by transforms of 2 L points. S4 trains its folded C, as published. All take u and the
-parameters of our layer.
+The published methods form the powers of every mode at every position, (H, N/2, L) complex (S4D, arXiv 2206.11893), or
+the sums over poles at every point of the circle, (4, H, N/2, L/2 + 1) complex or as a KeOps reduction (S4, arXiv
+2111.00396), and convolve by transforms of 2 L points. S4 trains its folded C, as published. All contenders take u and
+the parameters of our layer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .contenders import Contenders
 
 
 def layer_of(kind: str, shape: tuple[int, ...], mode: str) -> nn.Module:
-    """Our layer of a case (B, L, H, N), "causal" or "bidirectional", the same on every call."""
+    """Our layer for a case (B, L, H, N), "causal" or "bidirectional", identical on every call."""
     _, length, d_model, d_state = shape
     options = {"bidirectional": mode == "bidirectional"}
     with torch.random.fork_rng():
@@ -39,7 +39,7 @@ def tensors(kind: str, shape: tuple[int, ...], mode: str) -> list[Tensor]:
 
 
 def for_layer(kind: str, shape: tuple[int, ...], mode: str) -> Contenders:
-    """Functions of (u, *parameters), which give y (B, L, H)."""
+    """Functions of (u, *parameters) that return y (B, L, H)."""
     layer = layer_of(kind, shape, mode)
     names = [name for name, _ in layer.named_parameters()]
 
@@ -93,7 +93,7 @@ def _s4_kernel(given: dict[str, Tensor], length: int, keops: bool = False) -> Te
     dt = torch.exp(given["inv_dt"])[:, None]
     B, P, C = _complex(given, "B"), _complex(given, "P")[0], _complex(given, "C")
     angle = torch.arange(length // 2 + 1, dtype=torch.float64) * (-2 * math.pi / length)
-    # The angle is rounded, so that at its end 1 + omega is not 0, where the published form is infinite.
+    # The published form is infinite at 1 + omega = 0; rounding the last angle keeps omega away from -1.
     omega = torch.polar(torch.ones_like(given["inv_dt"][0]).expand(len(angle)), angle.to(given["inv_dt"].dtype))
     left, right = torch.cat((C, P.conj()[None])), torch.stack((B, P))
     sums = _pole_sums_keops if keops else _pole_sums
@@ -109,9 +109,9 @@ def _pole_sums(v: Tensor, poles: Tensor, z: Tensor) -> Tensor:
 
 
 def _pole_sums_keops(v: Tensor, poles: Tensor, z: Tensor) -> Tensor:
-    """The same as one reduction; a pair, for z = i y, is (2 i y Re(v) - 2 Re(v conj(pole))) / ((i y)^2 - ...).
+    """`_pole_sums` as one reduction; for z = i y a pair is (2 i y Re(v) - 2 Re(v conj(pole))) / ((i y)^2 - ...).
 
-    Real numbers (re, im) side by side: KeOps cannot differentiate the quotient of complex ones.
+    In real arithmetic, (re, im) side by side, because KeOps cannot differentiate a quotient of complex numbers.
     """
     shape, (p, q) = v.shape[:-1], (2 * v.real, 2 * (v * poles.conj()).real)
     columns = [t.expand(v.shape).reshape(-1, 1, v.shape[-1], 1) for t in (p, q, poles.real, poles.abs().square())]
@@ -123,7 +123,7 @@ def _pole_sums_keops(v: Tensor, poles: Tensor, z: Tensor) -> Tensor:
 
 
 def _convolved(u: Tensor, kernels: Tensor, D: Tensor) -> Tensor:
-    """K * u + D u; the kernel backward from lag -1 on, at the far end of the circle."""
+    """K * u + D u; the backward kernel, from lag -1 on, is at the far end of the circular kernel."""
     length = u.shape[1]
     kernel = F.pad(kernels[0], (0, length))
     if len(kernels) == 2:

@@ -1,7 +1,7 @@
-"""One step of one layer, position after position with a state, without gradients: each of our layers and its peers.
+"""Single steps of one layer, with a state and without gradients: each of our layers and its peers.
 
-A peer steps with the weights of our layer. Every contender is compared with our layer's forward over the same sequence
-in double precision before it is timed, first in double precision, then in single.
+A peer has the weights of our layer. The reference is our layer's forward over the same sequence in double precision:
+every contender is checked against it in double precision, timed, and its error in single precision reported.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fractal_ssm.registry import layers
 from .timing import Table, Timing, summarise
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
-# Positions compared, and steps between two looks at the clock.
+# Positions compared, and steps between two readings of the clock.
 _COMPARED, _BLOCK = 40, 50
 _CHUNK = 1000
 
-# Our layers: contender -> registered name and options, with the published number of states where there is one.
+# Our layers: contender -> registered name and options, with the published number of states if there is one.
 LAYERS: dict[str, dict[str, Any]] = {
     "ours: S5, 128 modes": {"name": "s5"},
     "ours: S5, 32 modes": {"name": "s5", "d_state": 64},
@@ -69,7 +69,7 @@ def _plain_s4d(layer: nn.Module, batch: int) -> tuple[Step, Any]:
     return step, layer.initial_state(batch)
 
 
-# Contender -> the module it needs, the contender of ours whose weights it has, how it is made.
+# Peer -> the module it needs, the contender of ours whose weights it takes, and its factory.
 PEERS: dict[str, tuple[str, str, Callable[[nn.Module, int], tuple[Step, Any]]]] = {
     "s5-pytorch, 128 modes": ("s5", "ours: S5, 128 modes", _s5_pytorch),
     "s5-pytorch, 32 modes": ("s5", "ours: S5, 32 modes", _s5_pytorch),
@@ -79,13 +79,13 @@ PEERS: dict[str, tuple[str, str, Callable[[nn.Module, int], tuple[Step, Any]]]] 
 
 @dataclass
 class Contender:
-    """A step and the state of rest in single and in double precision, and the layer whose forward is the measure."""
+    """A layer, whose forward is the reference, and a factory for the step and the state at rest of the contender."""
 
     layer: nn.Module
     make: Callable[[nn.Module, int], tuple[Step, Any]]
 
     def error(self, batch: int, dtype: torch.dtype) -> float:
-        """Largest deviation from the layer's forward in double precision, over its largest output."""
+        """Largest deviation from the layer's forward in double precision, divided by its largest output."""
         u = torch.randn(batch, _COMPARED, self.layer.d_model, generator=torch.Generator().manual_seed(0))
         expected = copy.deepcopy(self.layer).double()(u.double())[0]
         step, state = self.make(copy.deepcopy(self.layer).to(dtype), batch)
@@ -100,7 +100,7 @@ def _ours(layer: nn.Module, batch: int) -> tuple[Step, Any]:
 
 
 def contenders(d_model: int) -> dict[str, Contender]:
-    """All that are installed, the layers drawn from one seed."""
+    """All contenders that are installed, with layers initialised from one seed."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         built = {
@@ -153,7 +153,7 @@ def _state_after(layer: nn.Module, batch: int, seen: int) -> Any:
 
 
 def _timed(step: Step, u: Tensor, state: Any, seconds: float, clock: Callable[[], float]) -> Timing:
-    """Milliseconds a step; steps follow each other, as in use, and the clock is read once a block of them."""
+    """Milliseconds per step of a chain of steps, as in use; the clock is read once per _BLOCK steps."""
     for _ in range(_BLOCK):
         state = step(u, state)[1]
     found: list[float] = []

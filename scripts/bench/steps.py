@@ -1,8 +1,9 @@
-"""Whole training steps: the published S5 model on a batch of full length, ours and in the frameworks of its peers.
+"""Whole training steps of the published S5 model on a batch of full length: ours, and its peers in their frameworks.
 
-All contenders start from the weights of ours and see the same batch: token ids, a cross-entropy, its gradient, AdamW
-with the published groups. The data loader and lightning are left out, which the peers lack; `scripts.profile_step`
-shows them. Compared are the loss of the first step and the gradient of every parameter, under the names of ours.
+All contenders start from the weights of our model and see the same batch; a step is a cross-entropy over token ids, its
+gradient, and AdamW with the published groups. Data loader and lightning, which the peers lack, are left out;
+`scripts.profile_step` shows them. The loss of the first step and the gradient of every parameter, under our names, are
+compared.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Gradients = dict[str, Tensor]
 
 @dataclass
 class Problem:
-    """A configuration, the model it builds, and a batch: shape (B, L, H, blocks)."""
+    """A configuration, the model it builds, and a batch, for a shape (B, L, H, blocks)."""
 
     shape: tuple[int, ...]
     config: Config = field(init=False)
@@ -49,7 +50,7 @@ class Problem:
 
 @dataclass
 class Step:
-    """step: one whole training step; gradients: the loss and its gradient by name, the parameters left alone."""
+    """step: one whole training step; gradients: the loss and its gradient by name, without an update."""
 
     step: Callable[[], object]
     gradients: Callable[[], tuple[float, Gradients]]
@@ -60,7 +61,7 @@ def ours(problem: Problem) -> Step:
 
 
 def s5_pytorch(problem: Problem) -> Step:
-    """Our block around the layer of s5-pytorch, with the weights of ours."""
+    """Our model with the layer of s5-pytorch in each block, with our weights."""
     for block in problem.model.blocks:
         block.layer = _PeerLayer(block.layer)
     return _in_torch(problem, _peer_gradients)
@@ -76,7 +77,7 @@ def exact(problem: Problem) -> tuple[float, Gradients]:
     return _in_torch(problem, _named_gradients).gradients()
 
 
-# Contender -> the module it needs, and how it is made.
+# Contender -> the module it needs, and its factory.
 CONTENDERS: dict[str, tuple[str, Callable[[Problem], Step]]] = {
     "ours": ("torch", ours),
     "s5-pytorch": ("s5", s5_pytorch),
@@ -85,7 +86,7 @@ CONTENDERS: dict[str, tuple[str, Callable[[Problem], Step]]] = {
 
 
 def missing(name: str) -> str:
-    """Why a contender cannot run here, or nothing."""
+    """Why a contender cannot run here; empty if it can."""
     module = CONTENDERS[name][0]
     return "" if importlib.util.find_spec(module) else f"{module} is not installed"
 
@@ -119,7 +120,7 @@ def bench(
 def peak_over_idle(shape: tuple[int, ...], name: str) -> float:
     """Peak memory of a step in MB over the process before the model is built: weights, moments and batch included."""
     make = CONTENDERS[name][1]
-    # A small one first, so that compilers and thread pools count as idle.
+    # Run a small problem first, so that compilers and thread pools count as idle.
     make(Problem((2, 16, 8, 1))).step()
     idle = resident_mb()
     contender = make(Problem(shape))
@@ -132,7 +133,7 @@ def peak_over_idle(shape: tuple[int, ...], name: str) -> float:
 def _in_torch(problem: Problem, named: Callable[[nn.Module], Gradients]) -> Step:
     model = problem.model
     config = problem.config.optimizer
-    # Complex parameters, which only a peer has, are refused by the fused kernel.
+    # The fused optimizer refuses complex parameters, which only a peer has.
     fused = not any(p.is_complex() for p in model.parameters())
     optimizer = build_optimizer(parameter_groups(model, config), config, fused)
 
@@ -158,7 +159,7 @@ def _named_gradients(model: nn.Module) -> Gradients:
 
 
 class _PeerLayer(nn.Module):
-    """The layer of s5-pytorch behind what a block calls. Its output is Re(C x), so its C is twice ours."""
+    """The layer of s5-pytorch with the interface that a block calls. Its output is Re(C x), so its C is twice ours."""
 
     roles = {"inner.seq.Lambda": "A", "inner.seq.B": "B", "inner.seq.C": "C", "inner.seq.log_step": "dt"}
 

@@ -1,4 +1,4 @@
-"""Clocks and bookkeeping shared by the benchmark suite and the GPU check. Needs torch alone."""
+"""Clocks and bookkeeping shared by the CPU and GPU benchmarks. Needs only torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "processor"
 def time_cpu(
     call: Callable[[], object], seconds: float = 1.0, clock: str = "wall", least: int = 5, most: int = 200
 ) -> Timing:
-    """Repeated calls after one that warms up, for `seconds` of wall time but at least `least` of them.
+    """Time repeated calls after a warm-up call, for `seconds` of wall time but at least `least`, at most `most` calls.
 
     clock: "wall", or "processor" for the process's time on all cores, which a busy machine disturbs less.
     """
@@ -57,7 +57,8 @@ def time_cpu(
 def resident_mb() -> float:
     """Memory of this process now, in MB (Linux).
 
-    What was freed and kept for reuse, much after compiling, is given back first (glibc): a peak inside it would be 0.
+    With glibc, freed memory that is kept for reuse (much of it after compiling) is first returned to the system;
+    otherwise a peak within it would read as 0.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
@@ -65,7 +66,7 @@ def resident_mb() -> float:
 
 
 def forget_peak() -> None:
-    """Start the high-water mark anew (Linux), or what importing and compiling once took would hide what comes."""
+    """Reset the high-water mark (Linux), which imports and compilation may have raised above the peak to measure."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -85,9 +86,9 @@ def rotation(call_bytes: int) -> int:
 
 
 def time_gpu(calls: Sequence[Callable[[], object]], graph: bool, repeats: int = 15) -> Timing:
-    """CUDA events around one pass over `calls` (the same work on different inputs), per call.
+    """Time per call from CUDA events around one pass over `calls` (the same work on different inputs).
 
-    With `graph` the pass is captured once and replayed, which leaves the host's launch time out.
+    With `graph` the pass is captured once and replayed, which excludes the host's launch time.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -121,7 +122,7 @@ def time_gpu(calls: Sequence[Callable[[], object]], graph: bool, repeats: int = 
 
 
 class Table:
-    """A CSV file written row by row and flushed, so that what was measured survives whatever comes next."""
+    """A CSV file flushed after every row, so that measurements survive a later failure."""
 
     def __init__(self, path: Path, columns: Sequence[str]):
         path.parent.mkdir(parents=True, exist_ok=True)

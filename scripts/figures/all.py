@@ -7,7 +7,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-# Run by its path, Python looks beside this file; the figures are modules of the repository's root.
+# When this file is run by its path, sys.path lacks the repository's root, where the package `scripts` is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 NAMES = (

@@ -1,4 +1,4 @@
-"""What diagonalising costs: cond(V) and the accuracy of B_tilde against the order."""
+"""The cost of diagonalising: cond(V) and the accuracy of B_tilde over the order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def label(name: str, options: dict[str, float], method: str) -> str:
 
 
 def float64_error(N: int, alpha: float) -> float:
-    """Relative error of B_tilde from numpy's eig and solve, against the closed form; modes matched by eigenvalue."""
+    """Relative error of B_tilde by numpy's eig and solve, against the closed form; modes matched by eigenvalue."""
     built = operator("fractional", N, alpha=alpha)
     eigenvalues, V = np.linalg.eig(built.A)
     order = np.argsort(eigenvalues.real)
@@ -50,7 +50,7 @@ def draw() -> Figure:
             try:
                 points[N] = diagonalize(operator(name, N, **options), method)
             except UsageError:
-                # The curve ends where the package refuses.
+                # The curve ends where `diagonalize` refuses.
                 continue
         text = label(name, options, method)
         left.loglog(

@@ -1,4 +1,4 @@
-"""Memory densities: what each measure weighs, on the past [0, t] and as seen by a time-invariant layer."""
+"""Memory densities of the measures, on the past [0, t] and in a time-invariant layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def draw() -> Figure:
     left.plot(x, legs.density(x), color=style.MEASURE_COLOURS["legs"], label="LegS")
     window = np.where(x > 0.6, legt.density(x) / 0.4, 0.0)
     left.plot(x, window, color=style.MEASURE_COLOURS["legt"], label=r"LegT, $\theta = 0.4$")
-    # One time constant of LagT is a fifth of the axis, so that its decay is seen.
+    # The time constant of LagT is a fifth of the axis, so that its decay is visible.
     left.plot(x, 5 * lagt.density(5 * (1 - x)), color=style.MEASURE_COLOURS["lagt"], label="LagT")
     for alpha in ALPHAS:
         built = operator("fractional", 1, alpha=alpha)

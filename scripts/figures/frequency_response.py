@@ -1,4 +1,4 @@
-"""Is a block of low alpha low-pass and one of high alpha high-pass at initialisation? Gains and numbers."""
+"""Frequency responses at initialisation: is a block with low alpha low-pass and one with high alpha high-pass?"""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OMEGA = np.geomspace(1e-2, 1e6, 1601)
 
 
 def gain(built: Operator, omega: np.ndarray) -> np.ndarray:
-    """|(i omega + A)^-1 B|, root mean square over read-outs C of unit length in the basis of the measure."""
+    """|(i omega + A)^-1 B|: up to a constant, the root mean square gain over random C in the basis of the measure."""
     shifted = 1j * omega[:, None, None] * np.eye(built.N) + built.A
     return np.linalg.norm(np.linalg.solve(shifted, built.B[:, None].astype(complex))[..., 0], axis=1)
 
 
 def gain_of_layer(alpha: float, omega: np.ndarray) -> np.ndarray:
-    """A block as the layer starts it, root mean square over its C: Lambda = -(1 .. R) +- i pi j, B_tilde = V^-1 B."""
+    """`gain` of a block as the layer initialises it: Lambda = -(1 .. R) +- i pi j, B_tilde = V^-1 B."""
     block = parse_measure("fractional", "auto").block(N // 2, alpha)
     pair = (block.Lambda, block.Lambda.conj())
     power = sum(np.abs(block.B_tilde / (1j * omega[:, None] - Lambda)) ** 2 for Lambda in pair)
@@ -37,7 +37,7 @@ def gain_of_layer(alpha: float, omega: np.ndarray) -> np.ndarray:
 
 
 def summary(found: np.ndarray) -> dict[str, float]:
-    """Gain at rest; its peak and where; where it has fallen to 1/sqrt 2 of the peak; the slope far beyond."""
+    """Gain at frequency 0; the peak and its frequency; the -3 dB frequency above the peak; the slope far above it."""
     peak = int(found.argmax())
     beyond = np.flatnonzero((found < found[peak] / np.sqrt(2)) & (np.arange(len(found)) > peak))[0]
     slope = np.log10(found[-1] / found[-201])

@@ -1,4 +1,4 @@
-"""Impulse responses exp(-tau A) B of the three fractional operators against the projection they stand for."""
+"""Impulse responses exp(-tau A) B of the three fractional operators, compared with those of the exact projection."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One signal, read back from the state of every measure, with its error and the least error possible.
+"""One signal, reconstructed from the state of every measure, with its error and the least possible error.
 
-The table has `fractional-normal` as well. It has no basis of its own: its state is read in that of fractional-tau,
-whose normal part it is.
+The table also has `fractional-normal`. It has no basis, so its state is read in the basis of fractional-tau, whose
+normal part it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NORMAL_ALPHAS = (0.1, 0.5, 0.9)
 
 
 def signal() -> tuple[np.ndarray, np.ndarray]:
-    """A band-limited noise of about ten periods on [0, 1], with seed 4; samples and times."""
+    """Band-limited noise of up to eleven periods on [0, 1], from seed 4; samples and times."""
     generator = np.random.default_rng(4)
     t = np.arange(1, LENGTH + 1) / LENGTH
     periods = np.arange(1, 12)
@@ -44,14 +44,14 @@ def signal() -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_back(built: Operator, unit: float) -> tuple[np.ndarray, np.ndarray, list[float]]:
-    """Which samples the measure sees, the curve read from its state, and the errors of that and of the best curve."""
+    """The samples that the measure sees, the curve from its state, and the errors of this and of the best curve."""
     u, t = signal()
     clock = unit * t
     state = project(u, clock, built)[-1]
     best = true_projection(u, clock, built, at=[-1])[0]
     seen = t > 1 - built.options.get("theta", 1.0)
     form = "ltv" if built.kind == "scaled" else "lti"
-    # Each sample is weighed at the middle of its interval, where the density is finite.
+    # Weight each sample by the density at the middle of its interval, where it is finite.
     density = built.density(coordinate(built, clock[seen] - 0.5 * unit / LENGTH, clock[-1], form))
     curves = [reconstruct(x, clock[seen], clock[-1], built) for x in (state, best)]
     miss = [np.sqrt((density * (c - u[seen]) ** 2).sum() / (density * u[seen] ** 2).sum()) for c in curves]
@@ -71,7 +71,7 @@ def draw() -> Figure:
     u, t = signal()
     rows = []
     for ax, letter, (name, options) in zip(axes.flat, "abcdefgh", PANELS, strict=True):
-        # LagT has a time unit of its own: a tenth of the axis.
+        # The time unit of LagT is a tenth of the axis.
         seen, curve, miss = read_back(operator(name, N, **options), unit={"lagt": 10.0}.get(name, 1.0))
         rows.append(line(style.MEASURE_NAMES[name], options, miss))
         ax.plot(t, u, color="#bdbdbd", lw=2.6, label="signal")
@@ -96,7 +96,7 @@ def draw() -> Figure:
 
 
 def line(name: str, options: dict[str, float], miss: list[float]) -> list[str]:
-    """A row of the table: relative errors weighed by the measure."""
+    """A row of the table: relative errors, weighted by the measure."""
     return [", ".join([name, *(f"{key} = {value:g}" for key, value in options.items())]), *(f"{e:.1%}" for e in miss)]
 
 

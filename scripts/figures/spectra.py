@@ -1,4 +1,4 @@
-"""Where the eigenvalues lie: Lambda of each way to make a diagonal system, one of each conjugate pair."""
+"""Eigenvalues Lambda of the diagonal systems of each measure and method, one of each conjugate pair."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draw() -> Figure:
         ax.set_yscale("symlog", linthresh=0.3)
         style.panel(ax, letter, title)
     axes[0, 0].text(8, 0.06, "every $\\alpha$: $1, 2, .., N$", ha="center", fontsize=7.5)
-    # The sixth place is for the legend.
+    # The sixth panel holds the legend.
     axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center left")
     axes[1, 2].set_axis_off()
     axes[0, 2].tick_params(labelbottom=True)

@@ -1,4 +1,4 @@
-"""One look for every figure, and where figures and their tables go."""
+"""The common style of all figures, and the paths of figures and their tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIGURES = ROOT / "docs" / "figures"
 THEORY = ROOT / "docs" / "theory.md"
 WIDTH = 7.2  # inches: two columns of a paper
 
-# Colours that stay apart for the colour-blind (after Okabe and Ito); one per measure, everywhere the same.
+# Colours that colour-blind readers can distinguish (after Okabe and Ito); one per measure, the same in all figures.
 MEASURE_COLOURS = {
     "legs": "#000000",
     "legt": "#E69F00",
@@ -83,7 +83,7 @@ def save(figure: Figure, name: str) -> Path:
     """Write docs/figures/<name>.png and close the figure."""
     FIGURES.mkdir(parents=True, exist_ok=True)
     path = FIGURES / f"{name}.png"
-    # No date and no version inside, so that the file changes only when the picture does.
+    # Without the version in the metadata the file changes only when the picture does.
     figure.savefig(path, metadata={"Software": None})
     plt.close(figure)
     return path

@@ -1,4 +1,4 @@
-"""How far back each measure remembers, against its order: the unit of `dt=calibrated`."""
+"""The mean lag that each measure remembers, over its order: the unit of `dt=calibrated`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def draw() -> Figure:
         values = []
         for N in ORDERS:
             built = operator(name, N, **options)
-            # The eigenvalues alone decide, so LegT and LagT need no eigenvectors here.
+            # The time scale depends only on eigenvalues, so LegT and LagT need no eigenvectors here.
             values.append(time_scale(diagonalize(built, "normal") if method == "normal" else built))
         ax.loglog(ORDERS, values, "o", ls=dash, ms=3, color=style.MEASURE_COLOURS[name], label=text)
         rows.append([text.replace("$", "").replace("\\", ""), *(f"{value:.3f}" for value in values)])

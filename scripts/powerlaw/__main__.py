@@ -1,10 +1,10 @@
-"""Tables and figures of docs/powerlaw.md from the records of a comparison.
+"""Writes tables and figures of docs/powerlaw.md from the records of a comparison.
 
     python -m scripts.powerlaw runs/compare/powerlaw-predict [MORE FOLDERS ...]
 
 Finished runs of powerlaw/* below the folders are added to docs/results/powerlaw.csv; their best checkpoints are read
 for docs/results/powerlaw-details.csv (alphas, dampings, accuracy by delay, error by speed). The figures beside them and
-the tables of docs/powerlaw.md are written from these two files, without folders as well.
+the tables of docs/powerlaw.md are written from these two files; without folders, from the files as they are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def groups(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, A
 
 
 def section(task: str, rows: list[dict[str, Any]]) -> str:
-    """What stands between the marks of a task: a table for each setting of its data, or that there is none yet."""
+    """The text between the marks of a task: a table for each setting of its data, or "Not yet run."."""
     parts = []
     for (found, data), runs in groups(rows).items():
         if found == task:
@@ -41,7 +41,7 @@ def section(task: str, rows: list[dict[str, Any]]) -> str:
 
 
 def rewritten(page: str, rows: list[dict[str, Any]]) -> str:
-    """The page with every section of results written anew."""
+    """The page with every section of results rewritten."""
     for task in TASKS:
         page = tables.replaced(page, f"powerlaw-{task}", section(task, rows))
     return page

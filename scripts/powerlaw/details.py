@@ -1,4 +1,4 @@
-"""What the record of a run does not hold, read from its best checkpoint: rows of docs/results/powerlaw-details.csv."""
+"""Details from the best checkpoint of a run that its record lacks: rows of docs/results/powerlaw-details.csv."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .. import records
 from .rows import NAME, row_of
 
 # kind: "alpha" (where: block.index), "damping" (where: block.quantile), "delay" (where: steps), "speed" (where: speed,
-# scaled or not). value: alpha; - log |Lambda_bar| a step; accuracy; squared error over the optimum.
+# scaled or not). value: alpha; - log |Lambda_bar| per step; accuracy; squared error divided by the optimum.
 COLUMNS = ("experiment", "data", "settings", "seed", "started", "kind", "where", "value")
 _QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 def gather(runs: Iterable[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Add the details of runs to docs/results/powerlaw-details.csv; a run that is there already is not evaluated again.
+    """Add the details of runs to docs/results/powerlaw-details.csv; runs that it already has are not evaluated again.
 
     A later run with the same experiment, settings and seed replaces the details of an earlier one.
     """
@@ -63,7 +63,7 @@ def details(folder: Path, record: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def modes(model: SequenceModel) -> list[tuple[str, str, float]]:
-    """Trained alphas, and quantiles over the modes of the damping a step, of layers that have one system of modes."""
+    """Trained alphas, and quantiles over modes of the damping per step, for layers with a single set of modes."""
     found = []
     for number, block in enumerate(model.blocks):
         layer = block.layer
@@ -75,7 +75,7 @@ def modes(model: SequenceModel) -> list[tuple[str, str, float]]:
 
 
 def dampings(layer: torch.nn.Module) -> np.ndarray | None:
-    """(P,) - log |Lambda_bar|, damping a step; None for a layer that has no one set of modes."""
+    """(P,) damping per step, - log |Lambda_bar|; None for a layer without a single set of modes."""
     with torch.no_grad():
         if hasattr(layer, "Lambda_bar"):
             return -layer.Lambda_bar.abs().log().numpy()
@@ -101,7 +101,7 @@ def by_delay(model: SequenceModel, node: dict[str, Any]) -> list[tuple[str, str,
 
 
 def by_speed(model: SequenceModel, node: dict[str, Any]) -> list[tuple[str, str, float]]:
-    """Squared error over that of the Wiener filter at each speed, with the layers told the speed and not."""
+    """Squared error divided by that of the Wiener filter at each speed, with and without the speed as dt_scale."""
     found = []
     for speed in SPEEDS:
         data = datasets.build({**node, "speed": speed}, data_dir=Path("data"))

@@ -1,4 +1,4 @@
-"""How far runs stay from the optimum, over seeds: the lines of the tables."""
+"""Distances of runs from the optimum, over seeds: the lines of the tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Arm:
 
 
 def distance(metric: str, value: float, optimum: float) -> float:
-    """Of a squared error: percent above the optimal predictor's on the same test split. Of an accuracy: points below.
+    """Distance to the optimal predictor on the same test split: percent above its squared error, or points of accuracy
+    below it.
 
     >>> distance("mse", 0.55, 0.5), distance("accuracy", 0.75, 1.0)
     (10.000000000000009, 25.0)
@@ -46,7 +47,7 @@ def distance(metric: str, value: float, optimum: float) -> float:
 
 
 def arms(rows: Sequence[dict[str, Any]]) -> list[Arm]:
-    """The runs of one task and one setting of its data, by line, in the order of the rows."""
+    """The runs of one task and one setting of its data, grouped into lines, in the order of the rows."""
     grouped: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         grouped.setdefault(arm(row), []).append(row)
@@ -82,7 +83,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def differences(rows: Sequence[dict[str, Any]]) -> dict[str, statistics.Difference]:
-    """Line -> its distance less that of the baseline on the same seeds, corrected over the lines by Holm's method."""
+    """Line -> its distance minus that of the baseline on the same seeds, corrected over the lines by Holm's method."""
     found = arms(rows)
     base = next((one for one in found if one.name == BASELINE), None)
     pairs = {one.name: _paired(base, one) for one in found if base is not None and one is not base}
@@ -90,7 +91,7 @@ def differences(rows: Sequence[dict[str, Any]]) -> dict[str, statistics.Differen
 
 
 def verdict(rows: Sequence[dict[str, Any]]) -> str:
-    """What the table lets one say: which lines are told apart from the baseline at 5 %, and which are not."""
+    """The conclusion from the table: which lines differ from the baseline at 5 %, and which do not."""
     found = differences(rows)
     closer = [name for name, pair in found.items() if pair.claimed and pair.mean < 0]
     further = [name for name, pair in found.items() if pair.claimed and pair.mean > 0]
@@ -127,9 +128,9 @@ def _line(one: Arm, pair: statistics.Difference | None, metric: str) -> list[str
 
 
 def reference_lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """What needs no training, in italics; all seeds share the test split.
+    """Lines of the reference predictors, which need no training, in italics; all seeds share the test split.
 
-    Expectations are compared with the expected optimum: the test split's own luck is in neither.
+    Expected values are compared with the expected optimum, since neither depends on the sample in the test split.
     """
     reference, metric = json.loads(rows[0]["reference"]), rows[0]["metric"]
     lines = []
@@ -148,7 +149,7 @@ def _between(low: float, high: float) -> str:
 
 
 def measured(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Experiment -> what its runs without other settings gave, for its header."""
+    """Experiment -> the result of its runs without other settings, for the header of its file."""
     grouped: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         if not row["data"] and not row["settings"]:

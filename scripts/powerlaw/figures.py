@@ -1,4 +1,4 @@
-"""Figures of docs/powerlaw.md, drawn from the CSV files alone."""
+"""Figures of docs/powerlaw.md, drawn only from the CSV files."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from matplotlib.figure import Figure
 from .excess import arms
 from .rows import LAYERS, arm, parts
 
-# d of `powerlaw-predict` unless the command line says another.
+# Default d of `powerlaw-predict`.
 _DEFAULT_MEMORY = 0.4
 
 
 def colour(name: str) -> str:
-    """Of a layer, whatever its settings."""
+    """The colour of a layer, the same for all its settings."""
     return f"C{LAYERS.index(name.split()[0])}"
 
 
 def draw_excess(groups: dict[tuple[str, str], Sequence[dict[str, Any]]], target: Path) -> None:
-    """Distance to the optimum, one panel a task and setting of its data, one point a run."""
+    """Distance to the optimum: one panel per task and setting of its data, one point per run."""
     width = max(len(groups), 1)
     figure = Figure(figsize=(4.2 * width, 3.6), layout="constrained")
     panels = figure.subplots(1, width, squeeze=False)[0]
@@ -45,7 +45,7 @@ def draw_excess(groups: dict[tuple[str, str], Sequence[dict[str, Any]]], target:
 
 
 def draw_modes(details: Sequence[dict[str, Any]], target: Path) -> None:
-    """Learned alphas, and dampings a step, of runs of prediction against the true d."""
+    """Learned alphas, and dampings per step, over the true d, for runs of the prediction task."""
     shown = [row for row in details if "-predict" in row["experiment"] and "horizon" not in row["data"]]
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -82,7 +82,7 @@ def _draw_dampings(axes: Any, rows: Sequence[dict[str, Any]], name: str, place: 
 
 
 def draw_curves(details: Sequence[dict[str, Any]], kind: str, target: Path) -> None:
-    """Accuracy by delay (kind "delay"), or error by speed (kind "speed"): one line a layer, the mean over seeds."""
+    """Accuracy by delay (kind "delay"), or error by speed (kind "speed"): one line per layer, the mean over seeds."""
     found: dict[tuple[str, bool], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in details:
         if row["kind"] == kind:
@@ -107,7 +107,7 @@ def draw_curves(details: Sequence[dict[str, Any]], kind: str, target: Path) -> N
 
 
 def memory(data: str) -> float:
-    """d of the settings of a dataset.
+    """d in the settings of a dataset, or its default.
 
     >>> memory("dataset.d=0.2 dataset.horizon=4"), memory("")
     (0.2, 0.4)

@@ -30,7 +30,7 @@ def parts(experiment: str) -> tuple[str, str]:
 
 
 def row_of(record: dict[str, Any]) -> dict[str, Any]:
-    """One finished run; `data` are the dataset's settings of the command line, `settings` the others."""
+    """One finished run; `data` holds the command line's settings of the dataset, `settings` all others."""
     layer, task = parts(record["choices"]["experiment"])
     said = own_settings(record).split()
     name = record["metric"]["name"]
@@ -56,7 +56,7 @@ def row_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def key(row: dict[str, Any]) -> tuple[str, ...]:
-    """What makes a run one run of the tables: a later one with the same key replaces it."""
+    """Identifies a run in the tables: a later run with the same key replaces it."""
     return tuple(str(row[name]) for name in ("experiment", "data", "settings", "seed"))
 
 
@@ -75,9 +75,9 @@ def finished(folders: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def gather(runs: Iterable[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Add runs to docs/results/powerlaw.csv; all its rows, in the order of the tables.
+    """Add runs to docs/results/powerlaw.csv; returns all its rows, in the order of the tables.
 
-    Rows are read back as text, so that a page is the same whether its runs are at hand or not.
+    All values are strings, so that a page does not depend on whether its runs are available or only in the file.
     """
     target = records.RESULTS / f"{NAME}.csv"
     rows = {key(row): row for row in (records.read(target) if target.exists() else [])}
@@ -96,5 +96,5 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def arm(row: dict[str, Any]) -> str:
-    """Name of a line of a table: the layer, with the settings that make it another one."""
+    """Name of a line of a table: the layer, followed by any settings."""
     return f"{row['layer']} {row['settings']}".strip()

@@ -1,4 +1,4 @@
-"""Docstrings as the site's parser wants them: blank lines before sections and lists, examples as blocks of code."""
+"""Reformats docstrings for the site's parser: blank lines before sections and lists, examples as code blocks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _ITEM = re.compile(r" *- ")
 
 
 class Sections(Extension):
-    """Our docstrings put sections, lists and examples under their sentence without blank lines."""
+    """Adds the blank lines that our docstrings omit before sections, lists and examples."""
 
     def on_instance(self, *, obj: Object, **_: Any) -> None:
-        """Called for every module, class, function and attribute that was read."""
+        """Called for every module, class, function and attribute."""
         if obj.docstring is not None:
             obj.docstring.value = separated(obj.docstring.value)
 
@@ -43,7 +43,7 @@ def separated(text: str) -> str:
 
 
 def _starts_list(before: str, line: str) -> bool:
-    """Whether `line` is the first item of a list under the sentence `before`, and not the next item of one."""
+    """Whether `line` is the first item of a list, after the sentence `before`, rather than a later item."""
     if not _ITEM.match(line) or _ITEM.match(before):
         return False
     indent = len(line) - len(line.lstrip(" "))

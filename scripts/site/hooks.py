@@ -1,8 +1,8 @@
-"""Hooks of the documentation site: pages that live beside the code, links out of docs/, formulas without scripts.
+"""Hooks of the documentation site: pages outside docs/, links to files outside docs/, formulas without JavaScript.
 
-mkdocs reads docs/ only. The README and the pages beside the code are shown under the names of `PAGES`; a link to one of
+mkdocs reads only docs/. The README and the pages beside the code are added under the names in `PAGES`; a link to one of
 them goes to its page, and a link to any other file of the repository becomes its path as text. Formulas between dollar
-signs become MathML, which browsers draw by themselves.
+signs become MathML, which browsers render natively.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ PAGES = {
 }
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
-# Comments that tell scripts where a table goes.
+# Comments that mark the place of generated tables.
 _MARK = re.compile(r"<!-- (table: [\w-]+|end) -->\n")
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add the pages that live outside docs/."""
+    """Add the pages outside docs/."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point the links of a page at pages, from where its file lies in the repository."""
+    """Rewrite the links of a page, which are relative to its file in the repository, as links between pages."""
     source = next((path for path, name in PAGES.items() if name == page.file.src_uri), f"docs/{page.file.src_uri}")
     return _MARK.sub("", _LINK.sub(lambda link: _relinked(link, source, page.file.src_uri), markdown))
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Formulas as MathML."""
+    """Render formulas as MathML."""
     return _FORMULA.sub(_mathml, content)
 
 

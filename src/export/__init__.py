@@ -4,7 +4,7 @@
     export_onnx(layer, "step.onnx", form="step")         one position, with the state in and out
     export_program(real_step(layer))                     torch.export, for AOTInductor and ExecuTorch
 
-docs/export.md shows how the files are run.
+docs/export.md shows how to run the files.
 """
 
 from .layers import real_layer

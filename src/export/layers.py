@@ -1,7 +1,7 @@
-"""Layers in real arithmetic: the same maps, on the same contract, for programs that know no complex numbers.
+"""Layers in real arithmetic: the same maps and the same interface, for programs without complex numbers.
 
-States are real and batch first: complex ones with a last axis (re, im). Everything that the parameters decide is
-computed once, in float64, and kept as constants: these forms run, and cannot be trained.
+States are real and batch first; complex ones get a last axis (re, im). Everything that depends only on the parameters
+is computed once, in float64, and kept as constants: these layers are for inference and cannot be trained.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def real_layer(layer: SequenceLayer, dt_scale: float | None = 1.0) -> SequenceLa
     """The layer in real arithmetic.
 
     Args:
-        layer: a layer of this package, or one of your own, which is then taken as it is.
+        layer: a layer of this package; a SequenceLayer of another kind is copied unchanged.
         dt_scale: factor on its step for all calls; None makes it an argument of every call (S5, Fractal, Attention).
     Returns:
-        A layer on the same contract, in eval mode, that shares no memory with the given one. Its state has a last axis
-        (re, im): (B, P, 2) for S5, LRU and Fractal (with time="ltv" a ScaledState of that and the elapsed time (B,),
+        A layer with the same interface, in eval mode, that shares no memory with the given one. Its state has a last
+        axis (re, im): (B, P, 2) for S5, LRU and Fractal (with time="ltv" a ScaledState of it and the elapsed time (B,),
         float64), (B, H, P, 2) for S4, S4D, DSS and FractalConv; a Cache for Attention.
     Raises:
-        UsageError: a layer that has no such form, with what to do instead.
+        UsageError: a layer that has no such form; the message says what to do instead.
     """
     twin = copy.deepcopy(layer).requires_grad_(False).eval()
     if not isinstance(layer, StatefulLayer):
@@ -61,7 +61,7 @@ def real_layer(layer: SequenceLayer, dt_scale: float | None = 1.0) -> SequenceLa
 
 
 class RealLayer(SequenceLayer):
-    """What these layers share: sizes, buffers, a state of rest, and the one dt_scale that they were built for."""
+    """Common base: sizes, buffers, the initial state, and the dt_scale that the layer was built for."""
 
     D: Tensor
 
@@ -74,22 +74,22 @@ class RealLayer(SequenceLayer):
         self.keep(D=layer.D)
 
     def keep(self, **constants: Tensor) -> None:
-        """Register constants in the precision of the layer; they are no weights to load."""
+        """Register constants in the precision of the layer, as buffers that are not part of the state_dict."""
         for name, value in constants.items():
             self.register_buffer(name, value.detach().to(self._dtype).contiguous(), persistent=False)
 
     @property
     def d_output(self) -> int:
-        """As of the layer that it was made from."""
+        """As in the original layer."""
         return self._d_output
 
     @property
     def causal(self) -> bool:
-        """As of the layer that it was made from."""
+        """As in the original layer."""
         return self._causal
 
     def initial_state(self, batch_size: int) -> Any:
-        """The state of rest: zeros (batch_size, *state shape), last axis (re, im)."""
+        """The state at rest: zeros (batch_size, *state shape), last axis (re, im)."""
         if not self.causal:
             return super().initial_state(batch_size)
         return torch.zeros(batch_size, *self._state_shape, dtype=self._dtype, device=self.D.device)
@@ -156,7 +156,7 @@ class RealMIMO(RealLayer):
 
 
 class RealVarying(RealLayer):
-    """S5 and Fractal with a step of its own at every position, and the 1 / t system."""
+    """S5 and Fractal with a different step at every position, and the 1 / t system."""
 
     def __init__(self, layer: DiagonalSSM, dtype: torch.dtype, dt_scale: float | None):
         super().__init__(layer, dtype, dt_scale)
@@ -164,7 +164,7 @@ class RealVarying(RealLayer):
         self.keep(**products(layer, B_tilde))
 
     def initial_state(self, batch_size: int) -> Any:
-        """Zeros as of other layers; of the 1 / t system a ScaledState, elapsed (batch_size,) float64."""
+        """Zeros as in other layers; for the 1 / t system a ScaledState, with elapsed (batch_size,) float64."""
         x = super().initial_state(batch_size)
         return ScaledState(x, x.new_zeros(batch_size, dtype=torch.float64)) if self.gates.scaled else x
 
@@ -250,7 +250,7 @@ class RealSISO(RealLayer):
         y, states = self.system(v, None if state is None else state.flatten(-2))
         if self.bidirectional:
             back = self.system_backward(v.flip(1))[0].flip(1)
-            # As published, kernels of the future begin at lag -1: the present input is counted once.
+            # As published, backward kernels begin at lag -1, so that the present input is counted once.
             y = y + (back if self.backward_lag == 0 else F.pad(back, (0, 0, 0, 0, 0, 1))[:, 1:])
         y = y.transpose(2, 3).flatten(2)
         if self.bidirectional or not return_state:
@@ -268,7 +268,7 @@ class RealSISO(RealLayer):
 
 
 def products(layer: DiagonalSSM, B: Tensor) -> dict[str, Tensor]:
-    """The two products of a diagonal layer with many inputs and outputs: input (H, 2 P) and output (2 P, H).
+    """The two matrices of a MIMO diagonal layer: input (H, 2 P) and output (2 P, H).
 
     B u = u @ input and C x = x @ output on states (..., P, 2) seen as (..., 2 P).
     """

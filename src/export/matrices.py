@@ -12,7 +12,7 @@ _DOUBLINGS = CHUNK.bit_length() - 1
 
 
 def of_modes(Lambda_bar: Tensor) -> ChunkMatrices:
-    """x_k = Lambda_bar x_{k-1} + v_k and y = x for P modes, (P,) complex128: a group a mode, (re, im) in and out."""
+    """x_k = Lambda_bar x_{k-1} + v_k and y = x for P modes, (P,) complex128: one group a mode, (re, im) in and out."""
     modes = len(Lambda_bar)
     ones = torch.ones_like(Lambda_bar)[:, None]
     powers = torch.cat((ones, Lambda_bar[:, None].expand(-1, CHUNK)), dim=1).cumprod(dim=1)  # (P, Q + 1)
@@ -27,9 +27,9 @@ def of_modes(Lambda_bar: Tensor) -> ChunkMatrices:
 
 
 def of_system(system: System, D: Tensor) -> ChunkMatrices:
-    """One input and c outputs a feature: D (c, H) float64, and a system of as many rows of C, in complex128.
+    """One input and c outputs per feature: D (c, H) float64, and a complex128 system with c rows of C per feature.
 
-    Everything is read off the system's own answers, to an impulse and to each state alone.
+    The matrices are obtained from the system's responses to an impulse and to each unit state.
     """
     channels, features = D.shape
     kernel = system.kernel(CHUNK)  # (c, H, Q)
@@ -51,13 +51,13 @@ def of_system(system: System, D: Tensor) -> ChunkMatrices:
 
 
 def _lags() -> Tensor:
-    """(Q, Q) q - r for the input r and the output q."""
+    """(Q, Q) lags q - r, with inputs r as rows and outputs q as columns."""
     position = torch.arange(CHUNK)
     return position - position[:, None]
 
 
 def _as_real(matrix: Tensor) -> Tensor:
-    """Complex (P, R, S) as the real matrices (P, 2 R, 2 S) of the same product with a row on the left."""
+    """Complex (P, R, S) as real matrices (P, 2 R, 2 S) that multiply row vectors in the same way."""
     rows = torch.stack((torch.view_as_real(matrix), torch.view_as_real(1j * matrix)), dim=2)  # (P, R, 2, S, 2)
     return rows.flatten(3).flatten(1, 2)
 
@@ -68,7 +68,7 @@ def _flat(state: Tensor) -> Tensor:
 
 
 def _pairs(powers: Tensor) -> Tensor:
-    """(k, G, N, N) as (k, G, N / 2, 2) where every matrix only turns and scales pairs of states."""
+    """(k, G, N, N) as (k, G, N / 2, 2) if every matrix only multiplies pairs of states by complex numbers."""
     half = powers.shape[-1] // 2
     blocks = powers.unflatten(-1, (half, 2)).unflatten(-3, (half, 2))  # (k, G, half, 2, half, 2)
     diagonal = blocks.diagonal(dim1=-4, dim2=-2)  # (k, G, 2, 2, half)

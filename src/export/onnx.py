@@ -32,12 +32,12 @@ def export_onnx(
 
     Args:
         module: a layer or a `SequenceModel`, as for `real_forward` and `real_step`.
-        path: of the file.
+        path: path of the file.
         form: "forward" for sequences, "step" for one position and a state.
-        options: of `real_forward` (lengths, state, dt_scale) or `real_step` (dt_scale).
+        options: options of `real_forward` (lengths, state, dt_scale) or `real_step` (dt_scale).
     Returns:
-        The program that was written, which names inputs and outputs (`input_names`, `output_names`) and gives the state
-        to start from (`initial_state`).
+        The program that was written; its `input_names` and `output_names` are those of the file, and `initial_state`
+        gives the state to start from.
     Raises:
         UsageError: a layer that cannot be exported, a package that is missing, or a path that cannot be written.
     """
@@ -80,7 +80,7 @@ def check_known(form: str, options: Iterable[str], known: Sequence[str]) -> None
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says of packages that are not needed here, and of its own deprecations."""
+    """Silence torch's warnings about packages that are not needed here and about its own deprecations."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -16,7 +16,7 @@ from ..models.backbone import SequenceModel
 from ..models.base import SequenceLayer
 from .layers import real_layer
 
-# Sizes of the example that a program is traced with; no other size may be mistaken for them.
+# Sizes of the example for tracing; they must differ from other sizes, or torch.export may confuse the two.
 _BATCH, _LENGTH, _PAST = 4, 37, 3
 _SCALES = {"sample": 1, "position": 2}
 _LONGEST = 2**31 - 1
@@ -27,8 +27,8 @@ class RealProgram(nn.Module):
 
     Attributes:
         module: the layer or model in real arithmetic.
-        input_names, output_names: of the tensors that `forward` takes and returns, in order. The parts of a state are
-            called as in `fractal_ssm.state.to_real`: "state", "state.key"; what comes out begins with "next_".
+        input_names, output_names: names of the tensors that `forward` takes and returns, in order. The parts of a state
+            are named as in `fractal_ssm.state.to_real`: "state", "state.key"; those returned begin with "next_".
     """
 
     def __init__(self, module: nn.Module, dt_scale: float | str, states: bool, lengths: bool = False):
@@ -42,7 +42,7 @@ class RealProgram(nn.Module):
         self._leading, self._structure = len(self.input_names), None
         if states:
             found, self._structure = tree_flatten_with_path(self._initial(1))
-            # A model that pools nothing has no running sum: its place in the state is None.
+            # A model without pooling has no running sum; its entry in the state is None.
             self._places = [index for index, (_, part) in enumerate(found) if part is not None]
             found = [found[index] for index in self._places]
             names = ["state" + "".join(map(_name, path)) for path, _ in found]
@@ -55,11 +55,11 @@ class RealProgram(nn.Module):
                 )
 
     def initial_state(self, batch_size: int) -> tuple[Tensor, ...]:
-        """The state of rest as the tensors that `forward` takes after its other inputs."""
+        """The state at rest as the tensors that `forward` takes after its other inputs."""
         return _tensors(self._initial(batch_size))
 
     def example_inputs(self, batch_size: int = _BATCH, length: int = _LENGTH) -> tuple[Tensor, ...]:
-        """Random inputs of these sizes, at rest (of a cache that grows: after three earlier inputs)."""
+        """Random inputs of these sizes, and the state after three earlier inputs if the program takes one."""
         given = [self._example(batch_size, length)]
         if self.with_lengths:
             given.append(torch.arange(batch_size) % length + 1)
@@ -68,7 +68,7 @@ class RealProgram(nn.Module):
         return *given, *(self._past(batch_size) if self.with_state else ())
 
     def dynamic_shapes(self) -> dict[str, Any]:
-        """What torch.export needs to leave the batch, the length and a growing state open."""
+        """The dynamic shapes of torch.export: batch, length and growing axes of the state stay variable."""
         batch: Any = Dim("batch", min=1, max=_LONGEST)
         if self.is_model and self.module.task == "retrieval":
             batch = 2 * Dim("pairs", min=1, max=_LONGEST // 2)
@@ -91,7 +91,7 @@ class RealProgram(nn.Module):
         return self.module.initial_state(batch_size)
 
     def _past(self, batch_size: int) -> tuple[Tensor, ...]:
-        """A state after a few inputs: a dimension that may grow must not be 0 or 1 where it is traced."""
+        """A state after a few inputs, because tracing would specialise on a growing axis of size 0 or 1."""
         state = self._initial(batch_size)
         with torch.no_grad():
             for _ in range(_PAST):
@@ -157,7 +157,7 @@ class RealStep(RealProgram):
     def forward(self, inputs: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """The tensors called `input_names` to those called `output_names`."""
         given = self._read(inputs, rest)
-        # The step of training is what a step without the argument takes.
+        # For dt_scale=1 omit the argument, which not every step takes.
         scale = {} if self.dt_scale == 1.0 else {"dt_scale": given["dt_scale"]}
         y, state = self.module.step(inputs, given["state"], **scale)
         return self._written(y, state)
@@ -173,17 +173,17 @@ def real_forward(
 ) -> RealForward:
     """A layer or a model over sequences of any length, without complex numbers and without operators of this package.
 
-    forward(inputs[, lengths][, dt_scale][, *state]) -> y, or (y, *next state) where it takes a state.
+    forward(inputs[, lengths][, dt_scale][, *state]) -> y, or (y, *next state) if it takes a state.
 
     Args:
-        module: a layer, or a `SequenceModel`, which then gives its scores (with `state` its features, one a position).
+        module: a layer, or a `SequenceModel`, whose program returns scores (with `state`, features at each position).
             It is copied, put in eval mode, and moved to the CPU.
-        lengths: take the valid positions of each sample, (B,) int64, as an input.
-        state: take the state to go on from, and return the next one: chunks of a stream. Causal layers only.
+        lengths: take the number of valid positions of each sample, (B,) int64, as an input.
+        state: take the state to continue from and return the next one, for chunks of a stream. Causal layers only.
         dt_scale: a number, fixed in the program; "sample" or "position" for an input of shape (B,) or (B, L), which S5,
             Fractal and Attention take.
     Raises:
-        UsageError: something that this layer cannot do, with what to do instead.
+        UsageError: an option that this layer does not support; the message says what to do instead.
     """
     _check(module, dt_scale, state)
     return RealForward(module, dt_scale, state, lengths)
@@ -196,11 +196,11 @@ def real_step(module: nn.Module, *, dt_scale: float | str = 1.0) -> RealStep:
     and the tensors of `initial_state(B)`.
 
     Args:
-        module: a causal layer, or a `SequenceModel` of such, which gives its outputs of all that has been seen (see
-            `SequenceModel.step`). Copied, as above.
-        dt_scale: a number, or "sample" for an input of shape (B,): the time since the last input, in steps of training.
+        module: a causal layer, or a `SequenceModel` of causal layers, whose outputs take account of everything seen so
+            far (see `SequenceModel.step`). Copied, as in `real_forward`.
+        dt_scale: a number, or "sample" for an input of shape (B,): the time since the last input, in training steps.
     Raises:
-        UsageError: something that this layer cannot do, with what to do instead.
+        UsageError: an option that this layer does not support; the message says what to do instead.
     """
     _check(module, dt_scale, state=True)
     if dt_scale == "position":
@@ -209,12 +209,12 @@ def real_step(module: nn.Module, *, dt_scale: float | str = 1.0) -> RealStep:
 
 
 def export_program(program: RealProgram, strict: bool = False) -> ExportedProgram:
-    """torch.export of what `real_forward` or `real_step` gave, for every batch size and length from 1.
+    """torch.export of a program of `real_forward` or `real_step`, for every batch size and length from 1.
 
-    The result holds torch's own operators only: torch.export.save, ONNX, AOTInductor and ExecuTorch take it.
+    The result contains only torch's own operators; torch.export.save, ONNX, AOTInductor and ExecuTorch accept it.
 
     Raises:
-        UsageError: a layer of your own that torch.export cannot follow; the message repeats torch's.
+        UsageError: torch.export cannot trace a custom layer; the message repeats torch's.
     """
     if not isinstance(program, RealProgram):
         raise UsageError(
@@ -269,7 +269,7 @@ def _kind(module: Any) -> str:
 
 
 def _name(key: Any) -> str:
-    """One step of a path into a state: a field's name, a place in a tuple."""
+    """The name of one key in a path into a state: a field's name, or an index of a tuple."""
     for attribute in ("name", "idx", "key"):
         if hasattr(key, attribute):
             return f".{getattr(key, attribute)}"

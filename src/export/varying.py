@@ -13,13 +13,13 @@ from .complex_pairs import divide, exp, rotate
 
 
 class Gates(nn.Module):
-    """How the modes of a layer go on over a time: x <- Lambda_bar x + gamma B u, from how long each input lasts.
+    """The gates of x <- Lambda_bar x + gamma B u, computed from the duration of each input.
 
         zoh       Lambda_bar = exp(Lambda s),                    gamma = (Lambda_bar - 1) / Lambda
         bilinear  Lambda_bar = (1 + Lambda s/2) / (1 - Lambda s/2),   gamma = s / (1 - Lambda s/2)
         scaled    zoh over the logarithm of time, s = log((t + lasting) / t); from t = 0: 0 and -1 / Lambda
 
-    s = dt_scale dt for the first two. Computed in float64, as the difference from 1 would lose digits.
+    s = dt_scale dt for the first two. Computed in float64, because Lambda_bar - 1 cancels.
 
     Args:
         Lambda: (P,) complex128 eigenvalues, none of them 0.
@@ -46,7 +46,7 @@ class Gates(nn.Module):
         return self.method == "scaled"
 
     def forward(self, lasting: Tensor, elapsed: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Lambda_bar and gamma (..., P, 2) from dt_scale (...) and, for "scaled", t at the beginning of each input."""
+        """Lambda_bar and gamma (..., P, 2) from dt_scale (...) and, for "scaled", the starting time t of each input."""
         lasting = lasting.double()
         if self.method == "bilinear":
             half = 0.5 * self.rate * self.dt * lasting[..., None, None]
@@ -67,7 +67,7 @@ class Gates(nn.Module):
 
 
 def gates_of(layer: DiagonalSSM) -> tuple[Gates, Tensor]:
-    """The gates of S5 or Fractal, in float64, and the B_tilde (P, H) that stands behind gamma.
+    """The gates of S5 or Fractal, in float64, and the B_tilde (P, H) that gamma multiplies.
 
     Raises:
         UsageError: a layer without a step, such as LRU.

@@ -1,8 +1,8 @@
-"""HiPPO measures and what can be done with them: operators, eigenvectors, projections. numpy only, no torch.
+"""HiPPO measures: their operators, eigenvectors and projections. numpy only, no torch.
 
-A = operator("fractional-tau", 64, alpha=0.5)      x' = -A x + B u
-d = diagonalize(A)                                 Lambda (Re < 0), V, B_tilde, and their accuracy
-x = project(u, t, "fractional-tau", 64, alpha=0.5) the state along a signal
+A = operator("fractional-tau", 64, alpha=0.5)       x' = -A x + B u
+d = diagonalize(A)                                  Lambda (Re < 0), V, B_tilde, and their accuracy
+x = project(u, t, "fractional-tau", 64, alpha=0.5)  the state along a signal
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The measures that came before: LegT and Fourier on a sliding window, LagT on an exponential past; and `random`."""
+"""The classic measures: LegT and Fourier on a sliding window, LagT on an exponential past; and `random`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def legt(N: int, *, theta: float = 1.0) -> Operator:
 
     Args:
         N: order, 1 .. 1024.
-        theta: length of the window in the unit of time, 1e-100 .. 1e100. The published S4 code has theta = 2.
+        theta: length of the window in the unit of time, 1e-100 .. 1e100; 2 in the published S4 code.
     Returns:
         Operator of kind "sliding"; DPLR of rank 2 with purely imaginary Lambda.
     Raises:
@@ -52,9 +52,9 @@ def legt(N: int, *, theta: float = 1.0) -> Operator:
 def lagt(N: int) -> Operator:
     """HiPPO-LagT: density exp(-lag) on the whole past, Laguerre polynomials L_n(lag).
 
-    A_nk = 1 (n >= k), 0 (n < k);  B_n = 1. This is the convention with 1 on the diagonal, the one for which the state
-    is the projection on L_n under exp(-lag); 1/2 on the diagonal belongs to Laguerre *functions* L_n exp(-lag / 2).
-    Lag is in the unit of time; every eigenvalue is 1 (one Jordan block).
+    A_nk = 1 (n >= k), 0 (n < k);  B_n = 1. With 1 on the diagonal the state is the projection on L_n under exp(-lag);
+    the convention with 1/2 belongs to the Laguerre *functions* L_n exp(-lag / 2). Lag is in the unit of time; every
+    eigenvalue is 1 (one Jordan block).
 
     Args:
         N: order, 1 .. 1024.
@@ -87,16 +87,16 @@ def lagt(N: int) -> Operator:
 def fourier(N: int, *, theta: float = 1.0) -> Operator:
     """FouT: uniform density on the window [t - theta, t], Fourier basis.
 
-    States in pairs, cosine and sine of 2 pi f lag / theta with f = 0, 1, .., as published: state 1 is the sine of
-    frequency 0, which no input reaches and which stays 0. For odd N that state is left out instead, so that every
-    frequency has its pair: 1, then cosine and sine of f = 1, 2, ...
+    The states are pairs, cosine and sine of 2 pi f lag / theta with f = 0, 1, .., as published: state 1 is the sine of
+    frequency 0, which no input reaches and which stays 0. For odd N that state is left out, so that every frequency
+    has a complete pair: 1, then cosine and sine of f = 1, 2, ...
     A = (2 / theta) (b b^T + rotation), rotation of pair f = [[0, pi f], [-pi f, 0]];  B = (2 / theta) b,
     b = 1 for the constant, sqrt 2 for each cosine, 0 for each sine. The value leaving the window is taken as
-    2 (series at the edge) - u(t), because a Fourier series converges to the mean of its two ends.
+    2 (series at the edge) - u(t), because the series converges at the edge to the mean of the window's two ends.
 
     Args:
         N: order, 1 .. 1024.
-        theta: length of the window in the unit of time, 1e-100 .. 1e100. The published S4 code has theta = 2.
+        theta: length of the window in the unit of time, 1e-100 .. 1e100; 2 in the published S4 code.
     Returns:
         Operator of kind "sliding"; DPLR of rank 1 with purely imaginary Lambda.
     Raises:
@@ -128,7 +128,7 @@ def fourier(N: int, *, theta: float = 1.0) -> Operator:
 
 @register_measure("random")
 def random_orthonormal(N: int, *, seed: int = 0) -> Operator:
-    """A random operator whose impulse responses are orthonormal: the ablation of every designed basis.
+    """A random operator whose impulse responses are orthonormal: an ablation for every designed basis.
 
     A = b b^T / 2 + K,  B = b, with b standard normal scaled to |b|^2 = N and K skew with independent normal entries
     of deviation pi sqrt(N) / 4. Since A + A^T = B B^T, the N functions exp(-lag A) B are orthonormal on [0, inf)
@@ -203,7 +203,7 @@ def _fourier_layout(N: int) -> tuple[Array, Array]:
 
 
 def _roots_laguerre(n_nodes: int) -> tuple[Array, Array]:
-    # Here, because importing SciPy takes half a second.
+    # Imported here because SciPy takes half a second to import.
     from scipy.special import roots_laguerre
 
     return roots_laguerre(n_nodes)
@@ -228,7 +228,7 @@ def _fourier_cumulative(s: Array, N: int) -> Array:
 def _impulse_response(A: Array, B: Array, s: Array) -> Array:
     """exp(-s A) B for every s: (N, len)."""
     s = np.atleast_1d(np.asarray(s, dtype=np.float64))
-    # Here, because importing SciPy takes half a second.
+    # Imported here because SciPy takes half a second to import.
     from scipy.linalg import expm
 
     return np.stack([expm(-lag * A) @ B for lag in s], axis=1)

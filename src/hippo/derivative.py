@@ -1,4 +1,4 @@
-"""How the diagonal form follows alpha: what a layer with a learnable alpha needs for its backward pass."""
+"""The derivative of the diagonal form by alpha, which a layer with a learnable alpha needs for its backward pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..errors import UsageError
 from .diagonal import Diagonal
 from .measure import Array, Operator, require_operator
 
-# Eigenpairs further than this from the operator belong to another one (another alpha, say).
+# Eigenpairs with a larger relative residual than this belong to another operator (another alpha, say).
 _SAME = 1e-6
 
 
@@ -19,9 +19,9 @@ def alpha_derivative(operator: Operator, diagonal: Diagonal) -> tuple[Array, Arr
         d lambda_j = w_j dA v_j for the eigenvalues lambda of A, and dLambda = -d lambda;
         dV = V M,  M_ij = w_i dA v_j / (lambda_j - lambda_i) for i != j;
         d B_tilde = W dB - M B_tilde.
-    M_jj is free in the mathematics; here it keeps the convention of `diagonalize`: its real part keeps the columns
-    of V at unit 2-norm, its imaginary part keeps B_tilde real. So the pair is what a finite difference of
-    `diagonalize` gives, as long as no two eigenvalues meet: there the derivative does not exist.
+    Perturbation theory leaves M_jj free; here it follows the convention of `diagonalize`: its real part keeps the
+    columns of V at unit 2-norm, its imaginary part keeps B_tilde real. The result therefore agrees with a finite
+    difference of `diagonalize`, except where two eigenvalues meet and the derivative does not exist.
 
     Args:
         operator: a measure with an alpha, built at the alpha where the derivative is wanted.
@@ -30,9 +30,9 @@ def alpha_derivative(operator: Operator, diagonal: Diagonal) -> tuple[Array, Arr
         dLambda (N,), dB_tilde (N,), dV (N, N), complex128, in the order of `diagonal`. `conjugate_half` keeps the
         modes with imaginary part <= 0 of all three.
     Raises:
-        UsageError: the measure has no alpha, or its eigenvectors are not float64's (`fractional`: its eigenvalues
-            are 1 .. N for every alpha, so there is nothing for a diagonal layer to follow); `diagonal` is not that
-            of `operator`.
+        UsageError: the measure has no alpha; its eigenvectors are not computed in float64 (`fractional`, whose
+            eigenvalues are 1 .. N for every alpha, so that a diagonal layer has nothing to learn from it); eigenvalues
+            coincide; or `diagonal` is not the diagonal form of `operator`.
     Source: this project; first-order perturbation theory.
     """
     require_operator(operator, "alpha_derivative")

@@ -1,4 +1,4 @@
-"""Eigenvalues and eigenvectors of an operator, with what they cost in accuracy. The sign of A changes here only."""
+"""Eigenvalues and eigenvectors of an operator, with their accuracy. Only here does the sign of A change."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from .measure import Array, Operator, check_positive, require_operator
 
 METHODS = ("direct", "normal")
 
-# A reconstruction V Lambda V^-1 further from -A than this is refused (relative Frobenius norm).
+# Largest accepted distance of V diag(Lambda) V^-1 from -A (relative Frobenius norm).
 TOLERANCE = 1e-7
-# States that a measure declares undriven (fourier's sine of frequency 0) are undamped; they get this share of |A|.
+# Damping, as a share of |A|, of the states that a measure declares undriven (fourier's sine of frequency 0): they have
+# no damping themselves.
 DAMPING_FLOOR = 1e-10
-# Tested up to this order.
+# Largest order that the tests cover.
 MAX_MULTIPRECISION_ORDER = 32
-# An imaginary part below this share of |lambda| is rounding: the eigenvalue is real.
+# An imaginary part below this share of |lambda| is rounding; the eigenvalue counts as real.
 REAL_TOLERANCE = 1e-13
 # Two eigenvalues whose distance from being conjugate is below this share of |lambda| are a pair.
 PAIR_TOLERANCE = 1e-9
@@ -37,14 +38,16 @@ class Diagonal:
         B_tilde: (N,) complex128, V^-1 B.
         driven: (N,) bool; False for a mode that no input reaches (fourier's sine of frequency 0 only).
         residual: |V diag(Lambda) V^-1 + A| / |A| (Frobenius). `direct`: an error, at most `tolerance`, measured in the
-            arithmetic named below. `normal`: the relative size of what is dropped.
+            arithmetic named below ("closed form": the largest error of one eigenpair). `normal`: the relative size of
+            the dropped term.
         condition: cond(V) in the 2-norm, inf beyond float64.
-        arithmetic: "float64"; "closed form", exact eigenvectors rounded once, whose inverse float64 cannot form when
-            `condition` is large: use Lambda and B_tilde, not V^-1; or "multiprecision", likewise.
-        dropped: what `normal` leaves out, in words; empty for `direct`.
-        mode_error: relative error that rounding leaves in the worst mode: of its B_tilde = w B, a sum that cancels
-            (eps |w| |B| / |w B|), or of the slow eigenvalues (trace of A^-1). `residual` is relative to |A| and sees
-            the fast modes only. At most `tolerance`; 0 where the arithmetic is not float64 or the method not direct.
+        arithmetic: "float64"; "closed form", exact eigenvectors rounded once; or "multiprecision", likewise rounded
+            once. Float64 cannot invert the V of the last two when `condition` is large: use Lambda and B_tilde.
+        dropped: the term that `normal` leaves out, in words; empty for `direct`.
+        mode_error: relative rounding error of the worst mode: of its B_tilde = w B, a sum that cancels
+            (eps |w| |B| / |w B|), or of the slow eigenvalues (from the trace of A^-1). It complements `residual`,
+            which is relative to |A| and reflects only the fast modes. At most `tolerance`; 0 where the arithmetic is
+            not float64 or the method not direct.
     """
 
     Lambda: Array
@@ -64,14 +67,14 @@ class Diagonal:
 
 
 def diagonalize(operator: Operator, method: str = "direct", tolerance: float = TOLERANCE) -> Diagonal:
-    """Diagonalise an operator; refuses what it cannot do to the stated accuracy.
+    """Diagonalise an operator; raises if the stated accuracy cannot be reached.
 
     Args:
         operator: what `operator(name, N, ...)` returned.
         method: "direct", the eigenvectors of A: in closed form for `fractional` and `legs`, else in float64, else
             (N <= 32) in multiprecision. Or "normal", the eigenvectors of the normal part c I + S of the measure's
             normal-plus-low-rank form, with V = D^-1 U, U unitary, dropping P Q^T (S4D-LegS and S5 start this way).
-        tolerance: largest relative error of V diag(Lambda) V^-1, and of each mode, that `direct` lets pass.
+        tolerance: largest relative error of V diag(Lambda) V^-1, and of each mode, that `direct` accepts.
     Returns:
         Diagonal over all N modes.
     Raises:
@@ -94,7 +97,7 @@ def diagonalize(operator: Operator, method: str = "direct", tolerance: float = T
     if operator.eigensystem is not None:
         return _closed_form(operator)
     if operator.normal_form is not None and operator.normal_form.is_all_of_A:
-        # Its modes in order of their frequencies; real parts that differ by rounding only would shuffle them.
+        # All real parts are equal: sorting them numerically would order the modes by rounding, `_normal` by frequency.
         return _normal(operator)
     return _numeric(operator, tolerance)
 
@@ -157,7 +160,7 @@ def _closed_form(operator: Operator) -> Diagonal:
     with np.errstate(over="ignore"):
         V_inverse = np.exp(system.log_W + log_norm[:, None])
     Lambda = -system.eigenvalues.astype(np.complex128)
-    # V^-1 cannot be used to rebuild A here, so the pairs are checked one by one: |A v + Lambda v| / |A| |v|.
+    # V^-1 may be too inaccurate to rebuild A, so check the pairs one by one: |A v + Lambda v| / (|A| |v|).
     pairs = np.linalg.norm(operator.A @ V + V * Lambda, axis=0) / np.linalg.norm(operator.A)
     condition = np.inf
     if np.isfinite(V_inverse).all():
@@ -208,16 +211,16 @@ def _numeric(operator: Operator, tolerance: float) -> Diagonal:
 
 
 def _snapped(eigenvalues: Array) -> Array:
-    """Eigenvalues of a real matrix, those that are real but for rounding without an imaginary part."""
+    """Eigenvalues of a real matrix, with imaginary parts that are mere rounding set to 0."""
     real = np.abs(eigenvalues.imag) <= REAL_TOLERANCE * np.abs(eigenvalues)
     return np.where(real, eigenvalues.real, eigenvalues)
 
 
 def _with_exact_pairs(eigenvalues: Array, V: Array, B_tilde: Array, label: str) -> tuple[Array, Array, Array]:
-    """An eigensystem of a real matrix, computed in complex arithmetic, with its symmetry exact.
+    """Make the conjugate symmetry of a real matrix's eigensystem exact after complex arithmetic.
 
-    Otherwise a real eigenvalue has an imaginary part of 1e-50, say, and whoever keeps one of each pair loses modes.
-    Not for eigenvectors from LAPACK: these are in exact pairs, and B_tilde has errors that cancel in V B_tilde.
+    Otherwise a real eigenvalue has an imaginary part of 1e-50, say, and keeping one mode of each pair loses modes.
+    Not for eigenvectors from LAPACK: they are in exact pairs already, and errors of their B_tilde cancel in V B_tilde.
     """
     eigenvalues = _snapped(eigenvalues)
     real = eigenvalues.imag == 0
@@ -225,7 +228,7 @@ def _with_exact_pairs(eigenvalues: Array, V: Array, B_tilde: Array, label: str) 
         pivot = V[np.abs(V[:, j]).argmax(), j]
         turn = pivot / np.abs(pivot)
         column, weight = V[:, j] / turn, B_tilde[j] * turn
-        # Of two eigenvalues that are equal to rounding, the eigenvectors may be truly complex.
+        # Two eigenvalues that are equal up to rounding may have truly complex eigenvectors.
         if np.abs(column.imag).max() <= PAIR_TOLERANCE * np.abs(pivot):
             V[:, j], B_tilde[j] = column.real, weight.real
     lower, upper = _require_pairs(eigenvalues, label)
@@ -239,7 +242,7 @@ def _require_pairs(eigenvalues: Array, label: str) -> tuple[Array, Array]:
     """Indices of the eigenvalues with imaginary part < 0, and those of their conjugates.
 
     Raises:
-        UsageError: one without a conjugate.
+        UsageError: an eigenvalue has no conjugate.
     """
     lower, upper = np.flatnonzero(eigenvalues.imag < 0), np.flatnonzero(eigenvalues.imag > 0)
     free, partners = list(upper), []
@@ -259,7 +262,7 @@ def _require_pairs(eigenvalues: Array, label: str) -> tuple[Array, Array]:
 
 
 def _mode_error(A: Array, B: Array, eigenvalues: Array, V: Array, B_tilde: Array) -> float:
-    """See `Diagonal.mode_error`; inf for a mode whose B_tilde cancels to nothing."""
+    """See `Diagonal.mode_error`; inf if the B_tilde of a mode cancels to 0."""
     terms = np.abs(np.linalg.inv(V)) @ np.abs(B)
     reached = terms > 0
     with np.errstate(divide="ignore"):
@@ -297,7 +300,7 @@ def _sorted(
     arithmetic: Literal["float64", "multiprecision"],
     mode_error: float = 0.0,
 ) -> Diagonal:
-    """The modes in order, those of undriven states added with the damping floor."""
+    """The modes sorted, after adding those of undriven states with the damping floor."""
     driven = np.flatnonzero(operator.driven)
     still = np.flatnonzero(~operator.driven)
     V, B_tilde = _normalise(V.astype(complex), B_tilde.astype(complex))

@@ -15,7 +15,7 @@ from ..registry import register_measure
 from . import jacobi
 from .measure import Array, Eigensystem, NormalForm, Operator, check_alpha, check_order
 
-# Below this the closed operators differ from LegS by rounding only, and LegS has no usable eigenvectors.
+# Below this alpha the operators with a closed boundary term equal LegS up to rounding, whose eigenvectors are unusable.
 SMALLEST_DIRECT_ALPHA = 1e-9
 
 
@@ -34,7 +34,7 @@ def fractional(N: int, *, alpha: float = 0.5) -> Operator:
         alpha: singularity index in [0, 1), no unit; 0 is HiPPO-LegS, larger stresses the present.
     Returns:
         Operator of kind "scaled"; eigenvalues 1 .. N for every alpha, eigenvectors in closed form. In
-        eigen-coordinates alpha is therefore nothing but a scale of each mode, which C can absorb.
+        eigen-coordinates alpha only scales each mode, which C can absorb.
     Raises:
         UsageError: N or alpha outside its range.
     Source: arXiv 2605.08833, theorem 3.4; the closed form of A is this project's.
@@ -126,17 +126,17 @@ def fractional_galerkin(N: int, *, alpha: float = 0.5) -> Operator:
 
 @register_measure("fractional-normal")
 def fractional_normal(N: int, *, alpha: float = 0.5) -> Operator:
-    """The normal part of the power law's exact operator: LegS-like frequencies whose damping alpha sets.
+    """The normal part of the power law's exact operator: LegS-like frequencies with a damping set by alpha.
 
     A = ((1 - alpha) / 2) I + S,  S_nk = h_n h_k sign(n - k) / 2,  B = sqrt(1 - alpha) h,  h_n = sqrt(2n + 1 - alpha).
-    `fractional-tau` and `fractional-galerkin` are D^-1 (A + low rank) D with D = diag(1 / beta); this is what stays
-    when the low rank is dropped, as S4D-LegS and S5 drop that of LegS, which is alpha = 0. Every eigenvalue has the
-    real part (1 - alpha) / 2 exactly: alpha runs from S5's start to an undamped oscillator. It is an operator only;
-    its state is no projection.
+    `fractional-tau` and `fractional-galerkin` are D^-1 (A + low rank) D with D = diag(1 / beta). This operator drops
+    the low rank, as S4D-LegS and S5 do for LegS (alpha = 0). Every eigenvalue has real part exactly (1 - alpha) / 2, so
+    alpha leads from the initialisation of S5 to an undamped oscillator. It is an operator only; its state is not a
+    projection.
 
     Args:
         N: order, 1 .. 1024.
-        alpha: singularity index in [0, 1), no unit; 1 - 2 damping.
+        alpha: singularity index in [0, 1), no unit; equals 1 - 2 damping.
     Returns:
         Operator; normal, so V is unitary.
     Raises:
@@ -166,13 +166,13 @@ def _vectors(N: int, alpha: float) -> tuple[Array, Array, Array, Array, float]:
 
 
 def _skew(h: Array) -> Array:
-    """S_nk = h_n h_k sign(n - k) / 2, common to the three operators."""
+    """S_nk = h_n h_k sign(n - k) / 2, common to the normal forms of all operators here."""
     lower = np.tril(0.5 * np.outer(h, h), -1)
     return lower - lower.T
 
 
 def _lower_triangular(name: str, N: int, alpha: float, options: dict[str, float]) -> Operator:
-    """The paper's pair; LegS is its alpha = 0."""
+    """The paper's A and B; LegS is alpha = 0."""
     h, beta, v, q, _ = _vectors(N, alpha)
     A = np.tril(np.outer(q, v), -1) + np.diag(np.arange(1.0, N + 1.0))
     # D A D^-1 = ((1 + alpha) / 2) I + h h^T / 2 + S with D = diag(beta).
@@ -277,7 +277,7 @@ def eigensystem(N: int, alpha: float) -> Eigensystem:
     W_jn = c_jn / c_jj with c_jn = <s^j, g_n>_w = h_n sqrt(1-alpha) binom(j, n) Beta(j+1, n+1-alpha), that is
     W_jn = (v_n / v_j) prod_{m=n..j-1} (j + m + 2 - alpha) / (j - m),                        n <= j,
     and, because sum_n c_jn g_n(1) = 1 and B_n = g_n(1),  V^-1 B = 1 / c_jj.
-    All three are products of ratios, summed here as logarithms.
+    All three are products of ratios, computed here as sums of logarithms.
 
     Returns:
         Eigensystem; relative error of the entries about 1e-14 at N = 64, 1e-12 at N = 1024.

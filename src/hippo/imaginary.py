@@ -1,4 +1,4 @@
-"""Frequencies that are put into a diagonal system by hand, as S4D does."""
+"""Frequencies chosen by formula for a diagonal system, as in S4D."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def imaginary_parts(kind: str, n: int) -> Array:
         kind: a name of the table.
         n: number of modes, 1 .. 512.
     Returns:
-        (n,) float64, >= 0, in the table's order j = 0 .. n-1; unit radian per unit of time. Which sign to give them
-        does not matter for a real output.
+        (n,) float64, >= 0, in the table's order j = 0 .. n-1; unit radian per unit of time. Their sign does not matter
+        for a real output.
     Raises:
         UsageError: unknown kind, n outside its range.
     Source: arXiv 2206.11893; inv2 and quad as in the published S4D code.

@@ -76,15 +76,15 @@ def cumulative(s: Array, N: int, alpha: float) -> Array:
 def quadrature(n_nodes: int, alpha: float) -> tuple[Array, Array]:
     """Gauss-Jacobi nodes s_i in (0, 1) and weights summing to 1, for integrals against `density`: (n_nodes,) each.
 
-    Exact for polynomials up to degree 2 n_nodes - 1. By the eigenvectors of the recurrence matrix (Golub and Welsch),
-    which stays at 1e-13 for alpha near 1, where scipy's roots_jacobi is at 1e-9.
+    Exact for polynomials up to degree 2 n_nodes - 1. Computed from the eigenvectors of the recurrence matrix (Golub and
+    Welsch), with an error of 1e-13 for alpha near 1, where that of scipy's roots_jacobi is 1e-9.
     """
     n = np.arange(1, n_nodes, dtype=float)
     diagonal = np.concatenate([[alpha / (2.0 - alpha)], -(alpha**2) / ((2.0 * n - alpha) * (2.0 * n - alpha + 2.0))])
     # The factor n - alpha of n = 1 cancels against 2 n - alpha - 1, written so that alpha -> 1 is harmless.
     ratio = np.concatenate([[1.0], (n[1:] - alpha) / (2.0 * n[1:] - alpha - 1.0)])[: n_nodes - 1]
     beside = np.sqrt(4.0 * n**2 * (n - alpha) * ratio / ((2.0 * n - alpha) ** 2 * (2.0 * n - alpha + 1.0)))
-    # Here, because importing SciPy takes half a second.
+    # Imported here because SciPy takes half a second to import.
     from scipy.linalg import eigh_tridiagonal
 
     y, vectors = eigh_tridiagonal(diagonal, beside)

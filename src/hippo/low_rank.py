@@ -1,4 +1,4 @@
-"""Normal-plus-low-rank forms: what S4's kernel and the S4D-LegS / S5 initialisation are made of."""
+"""Normal-plus-low-rank forms, the basis of S4's kernel and of the S4D-LegS and S5 initialisations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import UsageError
 from .measure import Array, NormalForm, Operator, require_operator
 
-# Largest relative error of the resolvent that `dplr` lets pass.
+# Largest relative error of the resolvent that `dplr` accepts.
 TOLERANCE = 1e-7
 
 
@@ -58,9 +58,10 @@ def dplr(operator: Operator) -> Dplr:
     2 for legt and fractional-galerkin.
 
     Raises:
-        UsageError: not an operator; the measure declares no normal form; or float64 cannot carry it: D has entries of
-            1 / (1 - alpha) that cancel, so that fractional-tau and fractional-galerkin are refused for alpha within
-            some 1e-4 of 1 (at N = 64). Checked by the resolvent (s + A)^-1 B at the s of the slowest modes, to 1e-7.
+        UsageError: not an operator; the measure declares no normal form; or float64 is too inaccurate for it: D has
+            entries of 1 / (1 - alpha) that cancel, so fractional-tau and fractional-galerkin are refused for alpha
+            within about 1e-4 of 1 (at N = 64). Checked to 1e-7 by the resolvent (s + A)^-1 B, with s of the size of
+            the slowest modes.
     Source: arXiv 2111.00396, theorem 1, for the classic measures; this project for the fractional ones.
     """
     form = require_normal_form(require_operator(operator, "dplr"))
@@ -87,7 +88,7 @@ def dplr(operator: Operator) -> Dplr:
 def _resolvent_error(operator: Operator, form: Dplr) -> float:
     """Largest relative error of (s + A)^-1 B from the form (Woodbury), at three s of about 1 / |A^-1|.
 
-    Three, because rounding may happen to be kind at one of them.
+    Three, because rounding errors may happen to cancel at one of them.
     """
     driven, errors = operator.driven, []
     slowest = 1.0 / np.linalg.norm(np.linalg.inv(operator.A[np.ix_(driven, driven)]))
@@ -103,7 +104,7 @@ def _resolvent_error(operator: Operator, form: Dplr) -> float:
 
 
 def require_normal_form(operator: Operator) -> NormalForm:
-    """The operator's normal form, or the error that says how a measure declares one."""
+    """The operator's normal form; UsageError, saying how a measure declares one, if it has none."""
     if operator.normal_form is None:
         raise UsageError(
             f"The measure '{operator.name}' declares no normal-plus-low-rank form, and taking the skew part of its A "
@@ -141,8 +142,8 @@ def skew_eigensystem(S: Array) -> tuple[Array, Array]:
     omega_up, U_up = omega_up[order], _turned(U_up[:, order])
     middle = still[:, -1:] if N % 2 else np.empty((N, 0))
     U = np.concatenate([U_up, middle, U_up[:, ::-1].conj()], axis=1)
-    # Mirroring costs orthogonality (1e-11 at N = 256); one Newton step of the polar factor restores it and keeps the
-    # conjugate structure.
+    # Mirroring loses orthogonality (1e-11 at N = 256). One Newton step towards the polar factor restores it and keeps
+    # the conjugate structure.
     U = U @ (1.5 * np.eye(N) - 0.5 * (U.conj().T @ U))
     U = np.concatenate([U[:, :half], U[:, half : N - half].real, U[:, :half][:, ::-1].conj()], axis=1)
     return np.concatenate([omega_up, np.zeros(N % 2), -omega_up[::-1]]), U

@@ -1,4 +1,4 @@
-"""What an operator is, and the look-up that builds one from a measure's name."""
+"""The class of operators, and the function that builds one from a measure's name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NormalForm:
 
     Attributes:
         scale: (N,) > 0, the diagonal of D.
-        shift: c >= 0, the damping that stays when P Q^T is dropped.
+        shift: c >= 0, the damping that remains when P Q^T is dropped.
         S: (N, N) real, S^T = -S exactly.
         P, Q: (N, r) real.
     """
@@ -64,7 +64,7 @@ class NormalForm:
 
 @dataclass(frozen=True, eq=False)
 class Eigensystem:
-    """Eigenvectors known in closed form, in logarithms because their entries pass every float range.
+    """Eigenvectors known in closed form, as logarithms because their entries exceed the range of float64.
 
     Attributes:
         eigenvalues: (N,) of A, positive, ascending.
@@ -82,7 +82,7 @@ class Eigensystem:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """A measure of order N: the state equation, and the functions that its state is a projection on.
+    """A measure of order N: the state equation, and the functions onto which its state is a projection.
 
     x' = -A x + B u for the kinds "sliding" and "exponential", x' = (-A x + B u) / t for "scaled".
     The state that the measure defines is x_n(t) = integral u(x(s)) g_n(s) w(s) ds, and u is read back as
@@ -106,8 +106,8 @@ class Operator:
         normal_form: the normal-plus-low-rank form of A, None when none is known.
         eigensystem: () -> Eigensystem, None when no closed form is known.
         no_direct: why A cannot be diagonalised directly and what to do instead; empty when it can.
-        undriven: states that no input reaches and no other state sees (fourier's sine of frequency 0): their rows and
-            columns of A and entries of B are zero. Only these may be undamped.
+        undriven: states that are coupled neither to the input nor to other states (fourier's sine of frequency 0):
+            their rows and columns of A and entries of B are zero. Only these may be undamped.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Operator:
             )
         if not isinstance(self.kind, str) or self.kind not in get_args(Kind):
             raise unknown(f"kind of the measure '{self.name}'", self.kind, get_args(Kind))
-        # float32 and whole numbers are exact in float64, in which everything here is computed.
+        # Everything here is computed in float64, which holds float32 and integers exactly.
         object.__setattr__(self, "A", self.A.astype(np.float64, copy=False))
         object.__setattr__(self, "B", self.B.astype(np.float64, copy=False))
         n = self.A.shape[0] if self.A.ndim == 2 else -1

@@ -1,4 +1,4 @@
-"""Eigenvectors beyond float64, for operators that are diagonalisable on paper only."""
+"""Eigenvectors in multiprecision, for operators that float64 cannot diagonalise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from .measure import Array
 
-# Digits: 40 for the result and one for every order, since cond(V) grows about like 10^(N / 2).
+# Decimal digits, to which one per order is added, since cond(V) grows roughly like 10^(N / 2).
 _DIGITS = 40
 
 
@@ -19,8 +19,8 @@ def eigensystem(A: Array, B: Array) -> tuple[Array, Array, Array, float]:
         A: (N, N); taken as exact.
         B: (N,).
     Returns:
-        eigenvalues (N,), V (N, N), V^-1 B (N,), complex128, and the relative Frobenius error of V diag V^-1 in
-        that arithmetic, inf where V has no inverse.
+        eigenvalues (N,), V (N, N), V^-1 B (N,), complex128, and the relative Frobenius error of V diag V^-1 in that
+        arithmetic. If V is singular, V^-1 B is nan and the error inf.
     """
     from flint import acb, acb_mat, ctx
 
@@ -28,7 +28,7 @@ def eigensystem(A: Array, B: Array) -> tuple[Array, Array, Array, float]:
     with ctx.workdps(_DIGITS + N):
         matrix = acb_mat([[acb(value) for value in row] for row in A.tolist()])
         eigenvalues, V = matrix.eig(right=True, algorithm="approx")
-        # The midpoints, as exact numbers: the error is measured below, not bounded.
+        # Take the midpoints as exact numbers: the error is measured below, not bounded.
         V = V.mid()
         rounded = np.array([complex(value) for value in eigenvalues]), _to_numpy(V)
         try:

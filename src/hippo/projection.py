@@ -1,14 +1,14 @@
-"""Online projection of a signal, its reconstruction, and the true projection to compare with.
+"""Online projection of a signal, its reconstruction, and the true projection for comparison.
 
-Signals are step functions: u[k] is the value held over (t[k-1], t[k]], with t[-1] = 0, so nothing is approximated in
-time. Two forms of the state equation:
+Signals are step functions: u[k] is held over (t[k-1], t[k]], starting at time 0, so steps in time are exact. The state
+equation has two forms:
 
-    ltv  x' = (-A x + B u) / t, what the measures on [0, t] define ("scaled" kind only); exact step with
+    ltv  x' = (-A x + B u) / t, as the measures on [0, t] define it ("scaled" kind only); exact step with
          r = t[k-1] / t[k]: x_k = r^A x_{k-1} + (I - r^A) A^-1 B u_k;
     lti  x' = -A x + B u, from rest at t = 0: x_k = exp(-dt A) x_{k-1} + (I - exp(-dt A)) A^-1 B u_k. A measure on
          [0, t] then sees the past through s = exp(-lag).
 
-A state is an array and does not carry its form: read a state back with the form it was made with.
+A state is an array that does not record its form: read a state back with the form that produced it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .measure import Array, Operator, check_positive
 from .measure import operator as build
 
 FORMS = ("ltv", "lti")
-# Eigen-coordinates cost cond(V) in accuracy; above this the matrix exponential is taken instead.
+# Eigen-coordinates lose a factor cond(V) in accuracy; above this the matrix exponential is used instead.
 _LARGEST_CONDITION = 1e6
 _BLOCK = 256
 
@@ -52,7 +52,7 @@ def project(
     samples = u.reshape(len(u), -1)
     with np.errstate(divide="ignore"):
         steps = np.diff(np.log(t), prepend=-np.inf) if form == "ltv" else _even(np.diff(t, prepend=0.0), t[-1])
-    # A^-1 B; fourier has one state that no input reaches, which stays at zero.
+    # The steady state A^-1 B; states that no input reaches (fourier has one) stay at 0.
     driven, rest = system.driven, np.zeros(system.N)
     rest[driven] = np.linalg.solve(system.A[np.ix_(driven, driven)], system.B[driven])
     x = _march(system, steps, samples, rest)
@@ -100,7 +100,7 @@ def true_projection(
     for k in where:
         G = system.cumulative(coordinate(system, edges[: k + 2], t[k], form))
         rows.append(np.diff(G, axis=1) @ u[: k + 1])
-    # A lag runs against time.
+    # Lags decrease with time, so the integrals over them change sign.
     return -np.stack(rows) if system.kind == "exponential" else np.stack(rows)
 
 
@@ -113,16 +113,16 @@ def reconstruct(
     form: str | None = None,
     **options: Any,
 ) -> Array:
-    """The signal that a state stands for: u(times) ~ sum_n x_n g_n(s).
+    """The signal that a state represents: u(times) ~ sum_n x_n g_n(s).
 
     Args:
         x: (N,) or, for C != N channels, (N, C): the state at *one* time t, `project(...)[k]`. The trajectory (L, N)
             that `project` returns is refused, and with it a square (N, N), which could be either.
-        times: number or (len,), points of the past to read, in [0, t] and for a sliding measure in [t - theta, t].
+        times: number or (len,), points of the past, in [0, t]; for a sliding measure also in [t - theta, t].
         t: time of the state, > 0, on the clock that `project` was given.
         measure, N, options: as for `project`.
-        form: the form that the state was made with. The array does not carry it: a state of project(form="lti") read
-            back with the default "ltv" of a measure on [0, t] gives a wrong signal, and nothing here can tell.
+        form: the form that produced the state. The array does not record it: a state of project(form="lti") read back
+            with the default "ltv" of a measure on [0, t] gives a wrong signal, which cannot be detected here.
     Returns:
         (len,) or (len, C) float64.
     Raises:
@@ -137,7 +137,7 @@ def reconstruct(
 
 
 def coordinate(operator: Operator, times: Array, t: float, form: str) -> Array:
-    """s of points in time, seen from t (see the table of `Operator`); clipped to the range of s."""
+    """Coordinate s, at time t, of points in time (see the table of `Operator`); clipped to the range of s."""
     lag = np.maximum(t - np.atleast_1d(np.asarray(times, dtype=np.float64)), 0.0)
     if operator.kind == "exponential":
         return lag
@@ -147,7 +147,7 @@ def coordinate(operator: Operator, times: Array, t: float, form: str) -> Array:
 
 
 def past(operator: Operator, s: Array, t: float, form: str) -> Array:
-    """The point in time that s stands for, seen from t: the inverse of `coordinate`."""
+    """The points in time with coordinate s at time t: the inverse of `coordinate`."""
     if operator.kind == "exponential":
         return t - s
     if operator.kind == "sliding":
@@ -162,8 +162,8 @@ def scale_invariant_step(Lambda: Array, t_from: Array, t_to: Array) -> tuple[Arr
 
     Args:
         Lambda: (P,) complex, real parts <= 0.
-        t_from, t_to: (L,) times, 0 <= t_from < t_to; t_from = 0 starts from nothing: a = 0, gain = -1 / Lambda, so
-            there Lambda must not be 0.
+        t_from, t_to: (L,) times, 0 <= t_from < t_to. From t_from = 0 any state is forgotten: a = 0,
+            gain = -1 / Lambda, so Lambda must not be 0.
     Returns:
         a and gain, (L, P) complex128.
     Raises:
@@ -218,10 +218,10 @@ def _propagator(system: Operator, steps: Array) -> Callable[[int, Array], Array]
     cache: dict[int, Array] = {}
 
     def by_exponential(k: int, x: Array) -> Array:
-        # Steps shrink or stay along a signal, so that one block of exponentials at a time is enough.
+        # Steps shrink or stay the same along most signals, so caching one group of exponentials is enough.
         block = index[k] // _BLOCK
         if block not in cache:
-            # Here, because importing SciPy takes half a second.
+            # Imported here because SciPy takes half a second to import.
             from scipy.linalg import expm
 
             cache.clear()
@@ -232,7 +232,7 @@ def _propagator(system: Operator, steps: Array) -> Callable[[int, Array], Array]
 
 
 def _even(steps: Array, last: float) -> Array:
-    """Steps that differ from the median by the rounding of t only are made equal to it."""
+    """Replace steps that differ from the median only by the rounding of t with the median."""
     median = np.median(steps)
     return np.where(np.abs(steps - median) <= 4.0 * np.finfo(float).eps * last, median, steps)
 
@@ -301,7 +301,7 @@ def _check_state(x: Array, system: Operator) -> Array:
 def _check_past(times: Array, t: float, system: Operator) -> Array:
     times = np.atleast_1d(_real("times", times))
     oldest = max(0.0, t - system.options["theta"]) if system.kind == "sliding" else 0.0
-    # Clocks are sums or products of steps, right to a few digits of float64.
+    # Times are often sums or products of steps, so allow for their rounding.
     slack = 1e-12 * t
     if times.ndim != 1 or not ((times >= oldest - slack) & (times <= t + slack)).all():
         span = f"from {times.min()} to {times.max()}" if times.size else "none"
@@ -326,7 +326,7 @@ def _values(u: Callable[[Array], Array], times: Array) -> Array:
 
 
 def _array(name: str, values: Any) -> Array:
-    """values as numpy reads them; UsageError where it cannot (ragged lists, tensors without dense memory)."""
+    """values as a numpy array; UsageError if numpy cannot convert them (ragged lists, tensors that are not dense)."""
     try:
         return np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""How far back a system remembers: the unit in which step ranges of different measures can be compared."""
+"""The mean lag that a system remembers, a unit in which step ranges of different measures can be compared."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from .measure import Array, Operator, check_positive
 def time_scale(system: Operator | Diagonal | Array) -> float:
     """Mean lag that the state remembers, in the unit of time in which x' = -A x + B u is written.
 
-    Feed white noise and read the input of lag tau back from the state by the best linear read-out: the share of its
-    variance that is recovered, summed over time, is memory(tau) = k(tau)^T G^-1 k(tau) with k = exp(-tau A) B and
-    G = integral k k^T, and its integral over tau is N. The time scale is its mean, (1/N) integral tau memory(tau).
-    It does not change with the basis of the state, nor with any scaling between B and C, and depends on the
-    eigenvalues alone:
+    For white-noise input, the best linear read-out of the state recovers the share memory(tau) =
+    k(tau)^T G^-1 k(tau) of the variance of the input at lag tau, as a density over tau, with k = exp(-tau A) B and
+    G = integral k k^T. Its integral over tau is N. The time scale is its mean, (1/N) integral tau memory(tau). It does
+    not change with the basis of the state or with any scaling between B and C; it depends only on the eigenvalues:
 
         time_scale = (1 / N) Re sum_{j, k} 1 / (a_j + conj(a_k)),        a = eigenvalues of A = -Lambda.
 
     LegS and `fractional` tend to 2 ln 2 = 1.386 with growing N, for every alpha; LegT to 0.364 theta, Fourier to about
-    0.58 theta (their operators forget the window's far edge softly); LagT has N / 2, as its functions reach further
-    with every order. Undriven modes (`fourier`) are left out.
+    0.58 theta (their operators forget the window's far edge gradually); LagT has N / 2, because its functions reach
+    further with every order. Undriven modes (`fourier`) are left out.
 
     Args:
         system: an operator, a diagonalised one (of any method), or an array Lambda of *all* its modes (both of each
             conjugate pair), real parts < 0.
     Returns:
-        Time, > 0. A step dt makes it time_scale / dt positions.
+        Time, > 0. With step dt it is time_scale / dt positions.
     Raises:
-        UsageError: a mode that does not decay, no modes at all, or something else than the three (a name alone).
+        UsageError: a mode that does not decay, no modes at all, or another type of argument (such as a name alone).
     Source: this project; memory(tau) is the linear memory function of White, Lee and Sompolinsky (2004).
     >>> round(time_scale(np.array([-0.5])), 6)
     1.0

@@ -1,11 +1,11 @@
-"""The interface of state-spaces/s4's sequence modules around any layer of ours.
+"""The interface of state-spaces/s4's sequence modules around any layer of this package.
 
-In that code base a line of its registry of layers and a line of a configuration are enough:
+Using a layer in that code base takes one line in its registry of layers and one in a configuration:
 
     "fractal_ssm": "fractal_ssm.interop.s4.SequenceModule",   # src/utils/registry.py, in `layer`
     layer: {_name_: fractal_ssm, layer: {name: fractal, d_state: 64, bidirectional: true}}   # configs/model/layer
 
-Learning rates and decays follow, for parameters carry the `_optim` that its `setup_optimizer` reads.
+Its `setup_optimizer` sets learning rates and decays, which it reads from the parameters' `_optim`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _MIXERS = ("glu", "full_glu", "half_glu1", "half_glu2", "gelu", "silu_gate", "no
 
 
 class SequenceModule(nn.Module):
-    """A sequence layer of ours with the activation and channel mixing after it, as s4's own block has them.
+    """A sequence layer followed by activation and channel mixing, as in s4's own block.
 
     Args:
         d_model: H, features in and out.
-        layer: the layer's node, {"name": "fractal", "d_state": 64}, or its name alone.
-        transposed: sequences are (B, H, L), s4's default, or (B, L, H).
-        mixer: what follows the layer ("glu" is s4's), see `SequenceModel`; "none" returns the layer's own output.
-        dropout: probability in [0, 1), one draw a sample and feature for all positions.
-        lr: learning rate that `_optim` of eigenvalues, input matrices and steps asks for; None leaves the trainer's.
-        l_max: longest sequence, for layers that ask for it.
+        layer: the layer's node, {"name": "fractal", "d_state": 64}, or only its name.
+        transposed: True for sequences (B, H, L), s4's default; False for (B, L, H).
+        mixer: channel mixing after the layer ("glu" as in s4), see `SequenceModel`; "none" returns the layer's output.
+        dropout: probability in [0, 1); one mask per sample and feature for all positions.
+        lr: learning rate in the `_optim` of eigenvalues, input matrices and steps; None takes the trainer's.
+        l_max: longest sequence, for layers that need it.
     Attributes:
-        d_model, d_output, d_state: sizes that s4 asks for; d_state is the size of one sample's state, None where the
-            layer carries none.
+        d_model, d_output, d_state: sizes that s4 reads; d_state is the size of one sample's state, None if the layer
+            has none.
     Raises:
-        UsageError: an unknown layer or option, a value that it refuses, or an input of another shape.
+        UsageError: an unknown layer or option, a value out of range, or an input of another shape.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class SequenceModule(nn.Module):
         rate: float | Tensor = 1.0,
         **ignored: Any,
     ) -> tuple[Tensor, Any]:
-        """A sequence to a sequence of the same layout, and the state to go on from (None for a layer without).
+        """Outputs in the layout of the input, and the state to continue from (None for a layer without one).
 
         Args:
             x: (B, H, L) if transposed, else (B, L, H).
-            state: what an earlier call or `default_state` returned.
-            lengths: (B,) valid positions; a number or a list will do, as s4 passes them.
-            rate: sampling rate relative to that of training; the layers' steps are multiplied by it.
-            ignored: further arguments of s4's residual blocks, which mean nothing here.
+            state: the state from an earlier call or from `default_state`.
+            lengths: (B,) valid positions; also a number or a list, as s4 passes them.
+            rate: factor on the layer's steps, for a sampling rate other than in training.
+            ignored: further arguments of s4's residual blocks, which have no effect here.
         """
         if x.dim() != 3 or x.shape[1 if self.transposed else 2] != self.d_model:
             raise UsageError(
@@ -118,12 +118,12 @@ class SequenceModule(nn.Module):
         return y.transpose(1, 2) if self.transposed else y, state
 
     def step(self, x: Tensor, state: Any, rate: float = 1.0, **ignored: Any) -> tuple[Tensor, Any]:
-        """One position, x (B, H) in either layout, and a state to y (B, d_output) and the next state; rate as above."""
+        """y (B, d_output) and the next state, from one position x (B, H) and a state; rate as for `forward`."""
         y, state = self.layer.step(x, state) if rate == 1.0 else self.layer.step(x, state, dt_scale=rate)
         return self._mixed(y[:, None], x[:, None])[:, 0], state
 
     def default_state(self, *batch_shape: int, device: torch.device | str | None = None) -> Any:
-        """The state of rest for a batch; None for a layer that carries none."""
+        """The state at rest for a batch; None for a layer without a state."""
         if not self.layer.causal:
             return None
         if len(batch_shape) != 1:
@@ -157,7 +157,7 @@ def _built(node: str | Mapping[str, Any], d_model: int, l_max: int | None) -> Se
 
 
 def _lengths(lengths: Any, u: Tensor) -> Tensor | None:
-    """Lengths as the layers take them: s4 also passes one number, or floats."""
+    """Lengths as int64 (B,), which the layers take; s4 also passes a single number, or floats."""
     if lengths is None:
         return None
     lengths = torch.as_tensor(lengths, device=u.device)

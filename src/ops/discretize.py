@@ -33,8 +33,8 @@ def discretize(Lambda: Tensor, dt: Tensor, method: str = "zoh") -> tuple[Tensor,
     float64). bilinear has its pole at z = 2, in the right half plane.
 
     Args:
-        Lambda: complex tensor, one eigenvalue a mode, unit 1/time; Re Lambda < 0 for a stable system.
-        dt: real tensor > 0, unit time, broadcast against Lambda: (P,) for a step a mode, (B, L, 1) or (B, L, P) for
+        Lambda: complex tensor, one eigenvalue per mode, unit 1/time; Re Lambda < 0 for a stable system.
+        dt: real tensor > 0, unit time, broadcast against Lambda: (P,) for one step per mode, (B, L, 1) or (B, L, P) for
             steps that vary.
         method: "zoh" or "bilinear".
     Returns:
@@ -59,7 +59,7 @@ def discretize(Lambda: Tensor, dt: Tensor, method: str = "zoh") -> tuple[Tensor,
     try:
         return _METHODS[method](Lambda, dt)
     except RuntimeError:
-        # Only here: torch's broadcast_shapes imports sympy, a second at the first call.
+        # Check only after a failure: torch's broadcast_shapes imports sympy, which takes a second at the first call.
         _check_shapes(Lambda, dt)
         raise
 
@@ -102,12 +102,12 @@ def complex_expm1(z: Tensor) -> Tensor:
 def phi1(z: Tensor) -> Tensor:
     """(exp(z) - 1) / z for complex z, equal to 1 at z = 0, with an accurate gradient everywhere.
 
-    The backward keeps z alone, so that steps of (B, L, P) stay affordable.
+    The backward saves only z, so that steps of shape (B, L, P) stay affordable.
     """
     if torch.jit.is_tracing():
-        # A trace that is saved holds torch's own operators only.
+        # A saved trace may contain only torch's own operators.
         return _phi1(z)
-    # A graph of torch.compile holds no function with a forward-mode derivative.
+    # torch.compile cannot trace a function that has a forward-mode derivative.
     return (_Phi1 if torch.compiler.is_compiling() else _Phi1Forward).apply(z)
 
 
@@ -128,7 +128,7 @@ class _Phi1(torch.autograd.Function):
 
 
 class _Phi1Forward(_Phi1):
-    """The same with a forward-mode derivative."""
+    """`_Phi1` with a forward-mode derivative."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -153,7 +153,7 @@ def _phi1_slope(z: Tensor) -> Tensor:
 def _by_radius(z: Tensor, ratios: list[float], closed: Callable[[Tensor], Tensor]) -> Tensor:
     """Near 0 the series 1 + r_1 z (1 + r_2 z (1 + ...)), elsewhere the closed form."""
     small = z.abs() < _SERIES_RADIUS
-    # The branch that is not taken must stay finite, or its gradient turns the other one's into nan.
+    # The branch not taken must stay finite, or its gradient would turn the sum of both gradients into nan.
     near = torch.where(small, z, torch.zeros_like(z))
     one = torch.ones_like(z)
     series = one

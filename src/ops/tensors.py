@@ -1,4 +1,4 @@
-"""The first check of a public operation: tensors where tensors are taken."""
+"""Type checks of the arguments of public operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import UsageError
 
 
 def require_tensors(what: str, **given: Any) -> None:
-    """Refuse what is no dense tensor; None passes, for arguments that may be left out.
+    """Refuse anything but dense tensors; None passes, for arguments that may be left out.
 
     Raises:
         UsageError: names the operation, the argument and its type.

@@ -12,7 +12,7 @@ from ..errors import UsageError
 from .checks import check_length, check_range
 from .stationary import StationaryGaussian
 
-# Impulse responses of the ARMA filter are cut off where nothing above this share is left.
+# Impulse responses of the ARMA filter are cut off after the last entry above this share of the largest.
 _NEGLIGIBLE = 1e-18
 _SMALLEST_ROOT = 1.0005
 
@@ -25,8 +25,8 @@ class Arfima(StationaryGaussian):
 
         gamma_k = v Gamma(1 - 2d) / Gamma(1 - d)^2 * prod_{j=1..k} (j - 1 + d) / (j - d),    v = innovation,
 
-    which for d > 0 falls as k^(2d-1). With p or q the covariance is that one, convolved with the ARMA filter's own
-    covariance, whose exponential tail is kept down to 1e-18.
+    which for d > 0 falls as k^(2d-1). With p or q > 0 it is convolved with the covariance of the ARMA filter, whose
+    exponential tail is kept down to 1e-18.
 
     Args:
         d: memory in (-1/2, 1/2).
@@ -69,7 +69,7 @@ class Arfima(StationaryGaussian):
 
     @classmethod
     def with_variance(cls, variance: float, d: float, ar: tuple[float, ...] = (), ma: tuple[float, ...] = ()) -> Arfima:
-        """The process of given gamma_0.
+        """The process with gamma_0 = variance.
 
         >>> float(Arfima.with_variance(1.0, d=0.4).covariance(1)[0])
         1.0
@@ -126,10 +126,10 @@ def _nearest_root(polynomial: np.ndarray) -> float:
 
 
 def _arma_response(phi: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """Impulse response of theta / phi, as long as anything of it is left."""
+    """Impulse response of theta / phi, cut off where it is negligible."""
     nearest = _nearest_root(phi)
     steps = 1 if math.isinf(nearest) else math.ceil(math.log(1.0 / _NEGLIGIBLE) / math.log(nearest))
-    # Twice: near multiple roots the response falls as a polynomial times the exponential.
+    # Twice as many steps, since near multiple roots the response falls like a polynomial times the exponential.
     impulse = np.zeros(2 * steps + len(theta) + len(phi))
     impulse[0] = 1.0
     response = signal.lfilter(theta, phi, impulse)

@@ -1,4 +1,4 @@
-"""Checks of what a caller gives a process: numbers in their ranges, told in words."""
+"""Range checks of the numbers that a process is given."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MOST_STEPS = 1 << 24
 
 
 def check_range(what: str, name: str, value: Any, low: float, high: float, closed: str = "") -> None:
-    """Refuse what is not a finite real number in (low, high); `closed` names the ends that belong to the range.
+    """Refuse anything but a finite real number in (low, high); `closed` names the ends that belong to the range.
 
     Args:
-        what: the class, for the message;  name: of the argument.
+        what, name: the class and its argument, for the message.
         closed: "" for (low, high), "low", "high" or "both".
     """
     real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
@@ -27,6 +27,6 @@ def check_range(what: str, name: str, value: Any, low: float, high: float, close
 
 
 def check_length(what: str, name: str, value: Any, least: int = 1) -> None:
-    """Refuse what is not a whole number in least .. 2^24."""
+    """Refuse anything but a whole number in least .. 2^24."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= MOST_STEPS:
         raise UsageError(f"{what} needs a whole number {name} from {least} to {MOST_STEPS:,}, got {value!r}.")

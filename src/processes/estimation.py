@@ -19,7 +19,7 @@ _BRACKETS = 33
 def periodogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Frequencies 2 pi j / n, j = 1 .. (n-1)/2, and |sum_t x_t exp(-i w t)|^2 / n for x (..., n).
 
-    Frequency 0 is left out, so the mean of a sample plays no part.
+    Frequency 0 is left out, so the mean of a sample has no influence.
     """
     n = x.shape[-1]
     last = (n - 1) // 2
@@ -28,14 +28,14 @@ def periodogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def whittle(x: np.ndarray, family: Family, low: float, high: float) -> np.ndarray:
-    """Whittle's estimate of the parameter of each sample, its scale left free.
+    """Whittle's estimate of the parameter of each sample, with the scale left free.
 
     Minimises log(mean(I / S)) + mean(log S) over the Fourier frequencies, I the periodogram.
 
     Args:
         x: (..., n), n >= 8.
         family: parameter -> process; its variance does not matter.
-        low, high: the parameter is looked for in [low, high].
+        low, high: the parameter is searched in [low, high].
     Returns:
         (...,) estimates.
     """
@@ -65,7 +65,7 @@ def posterior_mean(x: np.ndarray, family: Family, low: float, high: float, nodes
     """Mean of the parameter given each sample, for a parameter drawn uniformly from [low, high].
 
     No function of the sample has a smaller expected squared error. The Gaussian likelihood is exact; the integral over
-    the parameter is Gauss-Legendre's with `nodes` points, enough while a posterior is wider than their distance.
+    the parameter takes Gauss-Legendre's rule with `nodes` points, enough if posteriors are wider than their spacing.
 
     Args:
         x: (..., n).

@@ -15,10 +15,10 @@ from .stationary import StationaryGaussian
 
 
 class WienerFilter:
-    """Causal: the best estimate of x_t from y_0 .. y_t, t = 0 .. n-1, for the finite past that there is.
+    """Causal: the best estimate of x_t from the finite past y_0 .. y_t, t = 0 .. n-1.
 
-    The last entry of G^-1 y over t + 1 steps is innovation / its variance s_t, so with e_t the error of the prediction
-    of y_t from earlier ones the estimate is y_t - v e_t / s_t, and its error v - v^2 / s_t.
+    With e_t the innovation of y_t (its error of prediction from earlier values) and s_t the variance of e_t, the last
+    entry of G^-1 y over t + 1 steps is e_t / s_t. The estimate is thus y_t - v e_t / s_t, with error v - v^2 / s_t.
 
     Args:
         signal: the process x.
@@ -36,7 +36,7 @@ class WienerFilter:
         return self.noise - self.noise**2 / np.diag(self._C) ** 2
 
     def estimate(self, y: np.ndarray) -> np.ndarray:
-        """Estimates of x, from y (..., n) to the same shape; position t uses y_0 .. y_t alone."""
+        """Estimates of x, from y (..., n) to the same shape; position t uses only y_0 .. y_t."""
         white = linalg.solve_triangular(self._C, y.reshape(-1, self.n).T, lower=True).T.reshape(y.shape)
         return y - self.noise * white / np.diag(self._C)
 

@@ -39,7 +39,7 @@ class FractionalNoise(StationaryGaussian):
         check_length("FractionalNoise", "n", n)
         gamma = np.ones(n)
         k, twice = np.arange(1.0, n), 2.0 * self.hurst
-        # Differences from k^2H, which would cancel for large k; log1p(-1) stands for the value 0 at k = 1.
+        # Relative differences to k^2H, because the formula itself cancels for large k; log1p(-1) gives 0^2H at k = 1.
         with np.errstate(divide="ignore"):
             up, down = np.expm1(twice * np.log1p(1.0 / k)), np.expm1(twice * np.log1p(-1.0 / k))
         gamma[1:] = 0.5 * k**twice * (up + down)
@@ -55,13 +55,13 @@ class FractionalNoise(StationaryGaussian):
 
 @dataclass(frozen=True)
 class FractionalMotion:
-    """Fractional Brownian motion at the times 1, 2, .., n; it starts from 0 at time 0 and is not stationary.
+    """Fractional Brownian motion at times 1, 2, .., n; it starts from 0 at time 0 and is not stationary.
 
     E x_s x_t = variance (s^2H + t^2H - |s-t|^2H) / 2.
 
     Args:
         hurst: H in (0, 1); 1/2 is Brownian motion.
-        variance: of x at time 1.
+        variance: variance of x at time 1.
     """
 
     hurst: float

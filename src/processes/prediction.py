@@ -1,4 +1,4 @@
-"""The best linear predictor of a stationary process: from the whole past seen so far, from p values, from all time."""
+"""The best linear predictor of a stationary process: from all values so far, from the last p, or an infinite past."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DurbinLevinson:
     Attributes:
         partial: (n,) partial autocorrelations, lag 1 .. n.
         mse: (n + 1,) error of the best prediction from the last 0 .. n values; mse[0] = gamma_0.
-        coefficients: (n,) of the predictor from the last n values, that of the latest value first.
+        coefficients: (n,) coefficients of the predictor from the last n values, the latest value first.
     """
 
     partial: np.ndarray
@@ -35,7 +35,7 @@ def durbin_levinson(covariance: np.ndarray) -> DurbinLevinson:
     """Solve the Yule-Walker equations of every order 1 .. n for gamma_0 .. gamma_n, in n^2 steps and O(n) memory.
 
     Raises:
-        UsageError: a covariance that is not positive definite.
+        UsageError: the covariance is not positive definite.
     """
     gamma = np.asarray(covariance, dtype=np.float64)
     n = len(gamma) - 1
@@ -56,7 +56,7 @@ def durbin_levinson(covariance: np.ndarray) -> DurbinLevinson:
 
 
 class OptimalPredictor:
-    """Best linear prediction of x_{t+h} from x_0 .. x_t for t = 0 .. n-1; for a Gaussian process the best of all.
+    """Best linear prediction of x_{t+h} from x_0 .. x_t for t = 0 .. n-1; for a Gaussian process no other is better.
 
     x = C e with C the Cholesky factor of the covariance of x_0 .. x_{n+h-1} and e white, so the prediction is
     sum_{j<=t} C[t+h, j] e_j with error sum_{j>t} C[t+h, j]^2.
@@ -84,14 +84,14 @@ class OptimalPredictor:
         return (np.where(unseen, rows, 0.0) ** 2).sum(axis=1)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """Predictions of x_{t+h}, from x (..., n) to the same shape, each from x_0 .. x_t alone."""
+        """Predictions of x_{t+h}, from x (..., n) to the same shape, each only from x_0 .. x_t."""
         innovations = linalg.solve_triangular(self._C[: self.n, : self.n], x.reshape(-1, self.n).T, lower=True)
         weights = np.tril(self._C[self.horizon :, : self.n])
         return (weights @ innovations).T.reshape(x.shape)
 
 
 class ShortPredictor:
-    """Best linear prediction of x_{t+h} from the last p values, or from all where fewer are known: AR(p), h steps.
+    """Best linear prediction of x_{t+h} from the last p values, or from all if there are fewer: AR(p), h steps.
 
     Args:
         process: stationary.
@@ -170,8 +170,8 @@ def wold(process: StationaryGaussian, n: int) -> np.ndarray:
 
 
 def _cepstrum(process: StationaryGaussian, k: int, noise: float) -> float:
-    """k-th Fourier coefficient of log(S + noise); the pole of log S at 0 is taken out and put back in closed form."""
-    # Noise fills a zero of S, but does not remove a pole.
+    """k-th Fourier coefficient of log(S + noise), with the pole of log S at 0 integrated in closed form."""
+    # Noise removes a zero of S at 0, but not a pole.
     d = process.memory if noise == 0.0 else max(process.memory, 0.0)
 
     def smooth(w: float) -> float:

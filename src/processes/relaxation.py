@@ -1,4 +1,4 @@
-"""Sums of independent AR(1) processes with spread time scales: a power law over the scales that they cover."""
+"""Sums of independent AR(1) processes with many time scales, which together follow a power law over these scales."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Relaxations(StationaryGaussian):
 
     Args:
         times: relaxation times in steps, > 0.
-        weights: variances, > 0, one a time.
+        weights: variances, > 0, one for each time.
     """
 
     times: tuple[float, ...]
@@ -42,8 +42,8 @@ class Relaxations(StationaryGaussian):
         """n times, equally spaced in the logarithm, weighted so that gamma_k falls about as k^(-exponent) between them.
 
         Args:
-            exponent: >= 0; 0 gives equal weights (1/f noise).
-            shortest, longest: in steps.
+            exponent: in [0, 10]; 0 gives equal weights (1/f noise).
+            shortest, longest: relaxation times in steps, shortest < longest.
             n: number of relaxations, >= 2.
             variance: gamma_0.
         """

@@ -17,13 +17,14 @@ from .stationary import StationaryGaussian
 class PowerSpectrum(StationaryGaussian):
     """Gaussian noise of period `period` with power proportional to f^(-beta) at each of its frequencies, none at 0.
 
-    On the line, 1/f^beta noise of beta >= 1 has no finite variance; the period is the cutoff that makes it one. The
-    covariance is the finite sum gamma_k = (variance / c) sum_{j=1..period-1} f_j^(-beta) cos(2 pi j k / period) with
-    f_j = min(j, period - j) and c the same sum at k = 0 without the variance.
+    Without a period, 1/f^beta noise with beta >= 1 has no finite variance; the period cuts off the lowest frequencies.
+    The covariance is the finite sum gamma_k = (variance / c) sum_{j=1..period-1} f_j^(-beta) cos(2 pi j k / period)
+    with f_j = min(j, period - j) and c = sum_{j=1..period-1} f_j^(-beta).
 
     Args:
         beta: exponent in [-4, 4]; 0 is white, 1 pink, 2 like Brownian motion.
-        period: even number of steps >= 4. A sample holds at most period / 2 of them, so that the ring never shows.
+        period: even number of steps >= 4. A sample covers about half a period at most, so that it never shows the
+            periodicity.
         variance: gamma_0.
     """
 
@@ -54,7 +55,7 @@ class PowerSpectrum(StationaryGaussian):
         return self.variance * gamma / gamma[0]
 
     def spectrum(self, frequency: np.ndarray) -> np.ndarray:
-        """S at the ring's own frequencies 2 pi j / period, read as a function of any frequency in (0, pi]."""
+        """S, defined at the frequencies 2 pi j / period of the ring and extended to any frequency in (0, pi]."""
         j = np.asarray(frequency, dtype=np.float64) * self.period / (2.0 * np.pi)
         mean = fft.irfft(self._powers(), self.period)[0]
         return self.variance / mean * j**-self.beta

@@ -13,7 +13,7 @@ from .checks import check_length
 
 # Eigenvalues above -_ROUNDING times the largest are zero up to the rounding of the transform.
 _ROUNDING = 1e-13
-# The embedding is doubled up to this many times the length, and at least up to so many steps, before a process is
+# The embedding is doubled until it has this many times the length and at least this many steps; then the process is
 # refused.
 _LARGEST_RATIO, _LARGEST_SHORT = 32, 1 << 13
 
@@ -38,13 +38,13 @@ class StationaryGaussian(ABC):
 
     @abstractmethod
     def spectrum(self, frequency: np.ndarray) -> np.ndarray:
-        """S at frequencies in (0, pi], radians a step; float64 of the same shape."""
+        """S at frequencies in (0, pi], in radians per step; float64 of the same shape."""
 
     def sample(self, rng: np.random.Generator, length: int, size: tuple[int, ...] = ()) -> np.ndarray:
         """Independent samples (*size, length) float64, exact in distribution up to rounding.
 
-        Each is the first `length` steps of a Gaussian process on a ring whose covariance agrees with this one's over
-        them (Davies and Harte 1987; Dietrich and Newsam 1997). A sample takes one real FFT of about 2 * length points.
+        Each is the first `length` steps of a Gaussian process on a ring with the same covariance over these steps
+        (Davies and Harte 1987; Dietrich and Newsam 1997). A sample takes one real FFT of about 2 * length points.
 
         Raises:
             UsageError: a length out of range, or no embedding of up to 32 times the length (up to 8,192 steps for a

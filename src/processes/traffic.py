@@ -21,9 +21,9 @@ class OnOffTraffic:
     a duration is infinite and the covariance of the traffic falls as k^(1-tail): H = (3 - tail) / 2.
 
     Args:
-        tail: exponent of on times, > 1.
-        off_tail: exponent of off times, > 1; None takes `tail`.
-        sources: how many, >= 1.
+        tail: exponent of on times, in (1, 100).
+        off_tail: exponent of off times, in (1, 100); None takes `tail`.
+        sources: number of sources, >= 1.
     """
 
     tail: float
@@ -38,12 +38,12 @@ class OnOffTraffic:
 
     @property
     def _tails(self) -> tuple[float, float]:
-        """Of off and on times, in the order of the states 0 and 1."""
+        """Exponents of off and on times, in the order of the states 0 and 1."""
         return (self.tail if self.off_tail is None else self.off_tail), self.tail
 
     @property
     def mean(self) -> float:
-        """Of the traffic."""
+        """Mean of the traffic."""
         return self.sources * self._share
 
     @property
@@ -67,7 +67,7 @@ class OnOffTraffic:
             for state in (0, 1):
                 renewed = lasts[state][1 : k + 1] @ on[1 - state, k - 1 :: -1][:k] if k else 0.0
                 on[state, k] = survival[state][k] * state + renewed
-        # A period in force at a random time has the residual R, P(R = r) = P(D >= r) / E D.
+        # The period running at a random time has the residual duration R, P(R = r) = P(D >= r) / E D.
         residual = survival[1] / (1.0 + special.zeta(self.tail))
         beyond = _residual_survival(self.tail, n)
         later = np.array([residual[:k] @ on[0, k - 1 :: -1][:k] if k else 0.0 for k in range(n)])
@@ -98,7 +98,7 @@ class OnOffTraffic:
     def _source(self, rng: np.random.Generator, length: int) -> np.ndarray:
         state = int(rng.random() < self._share)
         survival = _residual_survival(self._tails[state], length + 1)
-        # The residual is the first r with P(R > r) <= u; what lasts beyond the sample is cut.
+        # Draw the residual by inversion: the first r with P(R > r) <= u, cut at the end of the sample.
         first = int(np.searchsorted(-survival, -rng.random()))
         ends, states, total = [min(first, length)], [state], first
         while total < length:
@@ -116,7 +116,7 @@ def _survival(tail: float, n: int) -> np.ndarray:
 
 
 def _residual_survival(tail: float, n: int) -> np.ndarray:
-    """P(R > k), k = 0 .. n-1, of the time left in a period that is in force: zeta(tail, k) / (1 + zeta(tail))."""
+    """P(R > k), k = 0 .. n-1, for the remaining time R of a running period: zeta(tail, k) / (1 + zeta(tail))."""
     k = np.arange(1.0, n)
     return np.concatenate([[1.0], special.zeta(tail, k) / (1.0 + special.zeta(tail))])
 

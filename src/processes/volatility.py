@@ -1,4 +1,4 @@
-"""Long-memory stochastic volatility: returns without correlation whose size is predictable."""
+"""Long-memory stochastic volatility: uncorrelated returns whose size is predictable."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LongMemoryVolatility:
         return gamma
 
     def log_squares_spectrum(self, frequency: np.ndarray) -> np.ndarray:
-        """Spectrum of log r^2, which is that of h and white noise."""
+        """Spectrum of log r^2: that of h plus that of white noise."""
         return self.log_volatility().spectrum(frequency) + LOG_SQUARE_VARIANCE
 
     def sample(self, rng: np.random.Generator, length: int, size: tuple[int, ...] = ()) -> np.ndarray:

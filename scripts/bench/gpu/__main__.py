@@ -1,11 +1,11 @@
-"""Time every GPU kernel and whole models on a CUDA or ROCm device; a CSV row as soon as it is measured.
+"""Time every GPU kernel and whole models on a CUDA or ROCm device; each CSV row is written when it is measured.
 
     python -m scripts.bench.gpu                    on a machine with a GPU, at most six minutes
     python -m scripts.bench.gpu --only scan        some stages
     python -m scripts.bench.gpu --dry-run --out X  anywhere: the same code in Triton's interpreter on tiny inputs
 
-Run `pytest -m gpu tests/gpu` first: a wrong kernel's time means nothing. A stage that fails is reported with its
-traceback, the others still run, and the exit status is 1.
+Run `pytest -m gpu tests/gpu` first, because the time of a wrong kernel is meaningless. A failing stage is reported with
+its traceback; the others still run, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS = (
 def main() -> int:
     options = _parser().parse_args()
     if options.dry_run:
-        # Read when Triton is first imported.
+        # Triton reads this when it is first imported.
         os.environ["TRITON_INTERPRET"] = "1"
     import torch
 

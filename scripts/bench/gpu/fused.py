@@ -1,6 +1,6 @@
-"""The fused SSM kernels on a GPU beside the unfused path.
+"""The fused SSM kernels on a GPU compared with the unfused path.
 
-They are off by default (`fractal_ssm.ops.ssm.triton.FUSED`) until tests/gpu has passed and they have won here.
+They are off by default (`fractal_ssm.ops.ssm.triton.FUSED`) until tests/gpu passes and they are faster here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fractal_ssm.ops.ssm import ssm
 
 from ..timing import Table, time_gpu
 
-# (B, L, H, P): S5 and FRACTAL of LRA where the rule admits them. All take the same blocks: one set to compile.
+# (B, L, H, P): sizes of S5 and FRACTAL on LRA for which `plan` allows them. All use the same blocks: one compilation.
 SHAPES = {
     "pathx": (16, 16384, 128, 128),
     "aan": (16, 4000, 256, 128),
@@ -53,7 +53,7 @@ def parts_of(batch: int, length: int, features: int, out: int, modes: int, devic
 def time_fused(device: str, dry_run: bool, table: Table) -> None:
     """Forward, and forward + backward, with peak memory; unfused and fused in turn on the same inputs."""
     if dry_run:
-        # The interpreter's own tests run them, cut smaller.
+        # The tests run them in the interpreter, on smaller inputs.
         table.add(stage="fused", note="dry run: left out")
         return
     for name, (batch, length, features, modes) in SHAPES.items():

@@ -26,7 +26,7 @@ SHAPES = {
     "pathx": Shape(8, 16384, 128, 6, None, 2),
 }
 TINY = {"tiny": Shape(2, 8, 4, 1, 5, 3)}
-# At least two layers of the published kind and size beside ours; options that a layer lacks are not named here.
+# Published layers at their published sizes besides ours; only options that a layer has may be named.
 LAYERS: dict[str, dict[str, Any]] = {
     "fractal": {},
     "s5": {"d_state": 64, "bidirectional": False},
@@ -43,7 +43,7 @@ def time_models(device: str, dry_run: bool, table: Table) -> None:
             try:
                 _time_model(case, {"name": layer, **options}, shape, device, dry_run, table)
             except Exception as error:
-                # One layer that fails must not take the others' rows with it; it counts as failed.
+                # A layer that fails counts as failed, but must not prevent the rows of the others.
                 table.add(stage="models", case=case, ok=False, note=f"{type(error).__name__}: {error}"[:300])
 
 
@@ -89,6 +89,6 @@ def _graph_time(step: Callable[[], object]) -> tuple[float | str, str]:
     try:
         return time_gpu([step], graph=True, repeats=9).median, "ms is the CUDA graph; p20, p80 are eager"
     except RuntimeError as error:
-        # A model that synchronises with the host cannot be captured; that is a finding, not a failed check.
+        # A model that synchronises with the host cannot be captured; report that as a result, not as a failure.
         torch.cuda.synchronize()
         return "", f"not capturable: {error}".splitlines()[0][:200]

@@ -1,4 +1,4 @@
-"""The scan on a GPU, as a share of copying, and the SSM part of a layer beside other ways to compute it."""
+"""The scan on a GPU relative to a copy, and the SSM part of a layer compared with other ways to compute it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Inputs:
 
 
 def inputs(mode: str, dtype: torch.dtype, batch: int, length: int, modes: int, device: str = "cpu") -> Inputs:
-    """|a| between 0.9 and 0.999."""
+    """Random inputs with |a| between 0.9 and 0.999."""
     shape = {
         "constant": (modes,),
         "per_sample": (batch, 1, modes),
@@ -52,7 +52,7 @@ def inputs(mode: str, dtype: torch.dtype, batch: int, length: int, modes: int, d
 
 
 def time_scan(context: Context) -> None:
-    """Forward and forward + backward, as a share of a device copy of b made in the same way."""
+    """Forward and adjoint, with bandwidth as a share of that of a device copy of b timed in the same way."""
     shapes = ((2, 16, 2),) if context.dry_run else SCAN_SHAPES
     for dtype in (torch.complex64, torch.float32):
         for mode in ("constant", "shared", "full"):
@@ -87,7 +87,7 @@ def _time_scan_case(context: Context, shape: tuple[int, int, int], dtype: torch.
         context.table.add(stage="time-scan", case=name, note="dry run")
         return
     copy = time_gpu(copies, graph=True)
-    # Least bytes: forward reads b (and a), writes x; the adjoint reads g, x (and a), writes G (and da).
+    # Least traffic: the forward reads b (and a) and writes x; the adjoint reads g, x (and a) and writes G (and da).
     for what, calls, least in (("forward", forward, 2 * size + a_size), ("adjoint", adjoint, 3 * size + 2 * a_size)):
         timing, eager = time_gpu(calls, graph=True), time_gpu(calls, graph=False)
         share = (least / timing.median) / (2 * size / copy.median)
@@ -96,7 +96,7 @@ def _time_scan_case(context: Context, shape: tuple[int, int, int], dtype: torch.
 
 
 def time_layer(context: Context) -> None:
-    """The SSM part of S5 / FRACTAL: ours, with recomputation, and the same map through plain torch."""
+    """The SSM part of S5 / FRACTAL: our kernels, with and without recomputation, and the same map in plain torch."""
     if context.dry_run:
         context.table.add(stage="layer", note="dry run: left out")
         return

@@ -1,4 +1,4 @@
-"""Models of the transformers library around our layers; needs the extra `hf` (transformers, accelerate).
+"""Models for the transformers library, built of our layers; needs the extra `hf` (transformers, accelerate).
 
 Importing this module registers the classes with `AutoConfig`, `AutoModel`, `AutoModelForSequenceClassification` and
 `AutoModelForCausalLM` under the model type "fractal_ssm".

@@ -1,4 +1,4 @@
-"""The body of the models of transformers: encoder, blocks and final norm, their cache and their outputs."""
+"""The body of the models for transformers: encoder, blocks and final norm, with cache and outputs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .padding import Padding
 
 
 class FractalSSMCache:
-    """The state of every layer after what has been read; one fixed size, whatever the length (except of attention).
+    """The state of every layer after the inputs so far; its size does not depend on the length (except for attention).
 
     Attributes:
         state: (position (B,), the state of every layer).
         seen: columns of input read so far, padding included.
     """
 
-    # What generate() asks of a cache: nothing can be cut off it or compiled with a fixed size.
+    # Read by generate(): this cache can be neither cropped nor compiled with a fixed size.
     is_linear: ClassVar[list[bool]] = [True]
     is_compileable = False
     is_sliding: ClassVar[list[bool]] = [False]
@@ -40,7 +40,7 @@ class FractalSSMCache:
         return self.seen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Take over the states of these samples, as beam search does."""
+        """Keep the states of these samples, in this order, for beam search."""
         self.state = _pytree.tree_map(lambda value: value.index_select(0, beam_idx.to(value.device)), self.state)
 
 
@@ -54,13 +54,13 @@ class FractalSSMOutput(ModelOutput):
 
 
 class FractalSSMPreTrainedModel(PreTrainedModel):
-    """What the three models have in common: configuration, starting values, marks of the parameters."""
+    """Common base of the three models: configuration, initialisation, marks of the parameters."""
 
     config_class = FractalSSMConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules: ClassVar[list[str]] = ["Block"]
-    # State space parameters stay in float32 in a model of 16 bits, as everywhere here.
+    # State space parameters stay in float32 in a 16-bit model, as everywhere in this package.
     _keep_in_fp32_modules_strict: ClassVar[list[str]] = ["layer"]
     _is_stateful = True
 
@@ -70,7 +70,7 @@ class FractalSSMPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **options: Any) -> Any:
-        """As in transformers; weights of the body that a file lacks are refused, for nothing could start them."""
+        """As in transformers, but a file that lacks weights of the body is refused: they cannot be re-initialised."""
         model, told = super().from_pretrained(*args, output_loading_info=True, **options)
         missing = sorted(name for name in told["missing_keys"] if ".body." in name or name.startswith("body."))
         if missing:
@@ -81,7 +81,7 @@ class FractalSSMPreTrainedModel(PreTrainedModel):
         return (model, told) if output_loading_info else model
 
     def _init_weights(self, module: nn.Module) -> None:
-        # Every part starts itself when it is built; a head that a checkpoint lacks is started again here.
+        # Every part initialises itself when built; only a head that a checkpoint lacks is initialised here.
         if isinstance(module, nn.Linear) and getattr(module, "_is_fractal_head", False):
             fresh = dense(module.in_features, module.out_features, self.config.body.get("framework", "torch"))
             with torch.no_grad():
@@ -138,9 +138,9 @@ class FractalSSMModel(FractalSSMPreTrainedModel):
             input_ids: (B, L) token ids, or
             input_values: (B, L, d_input) real samples.
             attention_mask: (B, L) or, with a cache, (B, earlier + L): 1 where valid, padded on the left or the right.
-            cache: what an earlier call returned; goes on from there.
-            use_cache: return a cache; None is the configuration's, and False in training.
-            output_hidden_states: return the features before each block and at the end too.
+            cache: the cache of an earlier call, to continue from.
+            use_cache: return a cache; None takes the configuration's value, and False in training.
+            output_hidden_states: also return the features before each block and at the end.
             dt_scale: factor on the layers' time steps.
             return_dict: False for a plain tuple.
         """
@@ -223,7 +223,7 @@ class FractalSSMModel(FractalSSMPreTrainedModel):
         mask = mask[:, mask.shape[1] - length :]
         if cache is not None and length == 1:
             return None
-        # Looking is cheap beside shifting every sample.
+        # This check is cheap compared with shifting every sample.
         if not torch.compiler.is_compiling() and bool((mask != 0).all()):
             return None
         return Padding(mask)

@@ -1,4 +1,4 @@
-"""The configuration: the names that transformers uses, and the options of `SequenceModel` under them."""
+"""The configuration: options of `SequenceModel`, sizes under the names that transformers uses."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class FractalSSMConfig(PreTrainedConfig):
     """Configuration of the `fractal_ssm` models of transformers.
 
     Args:
-        vocab_size: tokens of the vocabulary, where the input is token ids; or
-        d_input: channels, where it is real. Exactly one of the two is given.
+        vocab_size: number of tokens, for token ids as input; or
+        d_input: number of channels, for real input. Exactly one of the two is given.
         hidden_size: H. num_hidden_layers: blocks.
         layer: the sequence layer, {"name": "s5", "d_state": 64}; None is {"name": "fractal"}. A causal language model
             needs a causal one.
         body: further options of `SequenceModel` (mixer, norm, prenorm, final_norm, dropout, pool, mask_padding,
-            bn_momentum, encoder_bias, positions, d_ff, framework, l_max); what is left out has its default there.
-        use_cache: whether a causal model returns the state that generation goes on from.
+            bn_momentum, encoder_bias, positions, d_ff, framework, l_max), with the defaults of `SequenceModel`.
+        use_cache: whether a causal model returns the state from which generation continues.
         tie_word_embeddings: use the embedding as the output matrix of the language model.
     Raises:
         UsageError: an option of `body` that does not exist. Values are checked when a model is built.
@@ -67,7 +67,7 @@ class FractalSSMConfig(PreTrainedConfig):
 
     @classmethod
     def from_name(cls, name: str, *, layer: Mapping[str, Any] | None = None, **fields: Any) -> FractalSSMConfig:
-        """The configuration of a model by its name (`fractal_ssm.list_models()`), with fields of yours on top.
+        """The configuration of a model by its name (`fractal_ssm.list_models()`), overridden by `layer` and `fields`.
 
         >>> FractalSSMConfig.from_name("s5", vocab_size=256, layer={"bidirectional": False}).layer
         {'name': 's5', 'bidirectional': False}

@@ -1,4 +1,4 @@
-"""A classifier and a causal language model, as modules of transformers."""
+"""A classifier and a causal language model for transformers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FractalSSMCausalLMOutput(ModelOutput):
 
 
 class FractalSSMForSequenceClassification(FractalSSMPreTrainedModel):
-    """Scores (B, num_labels) of whole sequences: pooling as `body["pool"]` says, then a linear map."""
+    """Scores (B, num_labels) of whole sequences: pooling by `body["pool"]`, then a linear map."""
 
     def __init__(self, config: FractalSSMConfig):
         super().__init__(config)
@@ -53,7 +53,7 @@ class FractalSSMForSequenceClassification(FractalSSMPreTrainedModel):
         dt_scale: float | Tensor = 1.0,
         return_dict: bool | None = None,
     ) -> SequenceClassifierOutput | tuple:
-        """Scores, and the loss where `labels` are given: (B,) classes; for problem_type "regression" (B,) or (B,
+        """Scores, and the loss if `labels` are given: (B,) classes; for problem_type "regression" (B,) or (B,
         num_labels) numbers, for "multi_label_classification" (B, num_labels) of 0 and 1."""
         model = self.model
         inputs = model._input(input_ids, input_values)
@@ -73,7 +73,7 @@ class FractalSSMForSequenceClassification(FractalSSMPreTrainedModel):
 
     @classmethod
     def from_sequence_model(cls, model: SequenceModel) -> FractalSSMForSequenceClassification:
-        """A trained classifier of ours (`load_model`, `SequenceModel.from_pretrained`) with its weights."""
+        """Convert a trained classifier (from `load_model` or `SequenceModel.from_pretrained`), with its weights."""
         return _converted(cls, model, "classification", "score", num_labels=model.config["n_classes"])
 
 
@@ -116,12 +116,12 @@ class FractalSSMForCausalLM(FractalSSMPreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> FractalSSMCausalLMOutput | tuple:
-        """Scores of the next token, and the mean loss where `labels` (B, L) are given.
+        """Scores of the next token, and the mean loss if `labels` (B, L) are given.
 
         Args:
             input_ids, attention_mask, cache, use_cache, output_hidden_states: as for `FractalSSMModel`.
-            labels: (B, L), the input ids again; they are shifted here. -100 is not scored.
-            logits_to_keep: scores of the last so many positions only; 0 for all.
+            labels: (B, L), the input ids again; they are shifted here. Positions with -100 are not scored.
+            logits_to_keep: return scores of only the last so many positions; 0 for all.
             return_dict: False for a plain tuple.
         """
         output = self.model(
@@ -152,7 +152,7 @@ class FractalSSMForCausalLM(FractalSSMPreTrainedModel, GenerationMixin):
         logits_to_keep: int | None = None,
         **_unused: Any,
     ) -> dict[str, Any]:
-        """The columns that the cache has not seen, and what goes with them."""
+        """The arguments of the next `forward`, with the columns that the cache has not seen."""
         total = input_ids.shape[1] if attention_mask is None else attention_mask.shape[1]
         if cache is not None and total == input_ids.shape[1]:
             input_ids = input_ids[:, cache.seen :]
@@ -166,12 +166,12 @@ class FractalSSMForCausalLM(FractalSSMPreTrainedModel, GenerationMixin):
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        # The cache is what forward returns.
+        # `forward` creates the cache itself.
         return False
 
     @classmethod
     def from_sequence_model(cls, model: SequenceModel) -> FractalSSMForCausalLM:
-        """A trained next-token model of ours (task "tokens" with as many classes as tokens) with its weights."""
+        """Convert a trained next-token model (task "tokens", as many classes as tokens), with its weights."""
         return _converted(cls, model, "tokens", "lm_head")
 
 

@@ -1,4 +1,4 @@
-"""Attention masks of transformers, padded on the left or the right, as lengths of sequences that begin at 0."""
+"""Converts attention masks of transformers, padded on the left or the right, to sequences with lengths."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ...errors import UsageError
 
 
 class Padding:
-    """How far each sample of a batch is shifted, and how many valid positions it has.
+    """The shift of each sample of a batch, and its number of valid positions.
 
     Args:
-        mask: (B, L), nonzero where a position is valid; a sample's valid positions have no gap and are at least one.
+        mask: (B, L), nonzero where a position is valid; each sample has at least one valid position, and no gaps.
     """
 
     def __init__(self, mask: Tensor):

@@ -12,20 +12,20 @@ from ...models.marks import no_weight_decay
 
 
 class SSMTrainer(Trainer):
-    """`transformers.Trainer` that reads the marks of parameters, for any model that holds our layers.
+    """`transformers.Trainer` that respects the marks of parameters, for any model that contains our layers.
 
-    The plain Trainer decides by names (bias, norm): it decays eigenvalues and steps, and trains them at the full
-    learning rate. Here a parameter marked `_no_weight_decay` is not decayed, and one whose `_optim` names a learning
-    rate has at most that one (`fractal_ssm.mark_parameters` changes the marks).
+    The plain Trainer decides by name (bias, norm): it decays eigenvalues and steps, and trains them at the full
+    learning rate. Here a parameter marked `_no_weight_decay` is not decayed, and a learning rate in its `_optim` is an
+    upper limit (`fractal_ssm.mark_parameters` changes the marks).
     """
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Names of the parameters that are decayed: those of the plain Trainer without the marked ones."""
+        """Names of the decayed parameters: those of the plain Trainer except the marked ones."""
         undecayed = no_weight_decay(model)
         return [name for name in super().get_decay_parameter_names(model) if name not in undecayed]
 
     def create_optimizer(self, *args: Any, **options: Any) -> torch.optim.Optimizer:
-        """The optimizer of `args.optim`, with groups of their own for marked learning rates."""
+        """The optimizer of `args.optim`, with separate groups for marked learning rates."""
         given = self.optimizer is not None
         optimizer = super().create_optimizer(*args, **options)
         if not given:
@@ -35,7 +35,7 @@ class SSMTrainer(Trainer):
 
 
 def _split(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
-    """Move parameters whose mark asks for a smaller learning rate into groups of their own."""
+    """Move parameters marked with a smaller learning rate into separate groups."""
     slow: dict[float, list[nn.Parameter]] = {}
     for parameter in group["params"]:
         rate = getattr(parameter, "_optim", {}).get("lr", group["lr"])

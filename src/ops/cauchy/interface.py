@@ -8,11 +8,11 @@ step dt, the generating function of the kernel K_l = C A_bar^l B_bar at omega = 
     d_n = (c |lambda_n|)^2 - 4 s^2 - 4 i s c Re(lambda_n),      lambda = dt Lambda, c = cos(theta/2), s = sin(theta/2),
 
 where v runs over the products C B, C P, conj(Q) P, conj(Q) B and each term stands for a pair of modes. This is the
-usual form 2 / (1 + omega) r(z), z = 2 (1 - omega) / (1 + omega) = 2 i s / c, multiplied through by c: the usual one is
-infinite at omega = -1, this one has no singularity on the circle, as Re Lambda < 0.
+usual form 2 / (1 + omega) r(z), z = 2 (1 - omega) / (1 + omega) = 2 i s / c, multiplied through by c. The usual form is
+infinite at omega = -1; this one has no singularity on the circle, because Re Lambda < 0.
 
-Only sums with real weights over 1 / d_n are left, so a pole's complex reciprocal is formed once for all products, and
-the sums are real matrix products.
+What remains are sums of 1 / d_n with real weights, so the complex reciprocal of a pole is formed once for all products,
+and the sums are real matrix products.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from ..runtime.proof import waves
 
 __all__ = ["dplr_response"]
 
-# Elements of one tile of pole reciprocals on a CPU: 4 MiB of float32 each for real and imaginary part.
+# Elements of one tile of pole reciprocals on a CPU: 4 MiB of float32 for each of the real and the imaginary part.
 _CPU_TILE = 1 << 20
 
 
 def dplr_response(
     Lambda: Tensor, P: Tensor, Q: Tensor, B: Tensor, C: Tensor, dt: Tensor, length: int, backend: str = "auto"
 ) -> Tensor:
-    """Response of the DPLR system at the `length`-th roots of unity: the formula of the module.
+    """Response of the DPLR system at the `length`-th roots of unity, by the formula in the module's docstring.
 
     Its inverse transform is the kernel wrapped around at `length`, sum_m K[l + m length]; with
-    C (I - A_bar^length) in the place of C it is the kernel itself.
+    C (I - A_bar^length) instead of C it is the kernel itself.
 
     Args:
         Lambda: (H, P) complex, Re < 0, one of each conjugate pair.
@@ -51,8 +51,8 @@ def dplr_response(
         dt: (H,) real, > 0.
         length: number of points on the circle, >= 1, odd or even.
         backend: "torch" (tiles that fit the cache), "native" (CPU and rank 1; compiled by numba at the first call and
-            cached), "triton" (CUDA and ROCm), "keops" (compiled, no tiles), or "auto": "native" or "triton" where it
-            can run, else "torch".
+            cached), "triton" (CUDA and ROCm), "keops" (compiled, no tiles), or "auto": "native" or "triton" if it can
+            run, else "torch".
     Returns:
         (directions, H, length // 2 + 1) complex, at omega_k = exp(-2 pi i k / length); `irfft` inverts it. Once
         differentiable.
@@ -89,7 +89,7 @@ def dplr_response(
 
 
 def prove(backend: str, device: torch.device) -> list[Tensor]:
-    """The case by which Triton's kernels are checked on a device."""
+    """The case that checks the Triton kernels on a device."""
     weights = waves(2, 8, 5, device=device).requires_grad_()
     m, a = (waves(2, 5, device=device).abs() + 0.5).requires_grad_(), (-waves(2, 5, device=device).abs() - 0.1)
     angle = torch.linspace(0, math.pi / 2, 70, device=device)
@@ -110,7 +110,7 @@ def _feedback(rho_CP: Tensor, scaled_QP: Tensor, rho_QB: Tensor) -> Tensor:
 
 
 class _NativeResponse(torch.autograd.Function):
-    """The whole response, as `native` describes it."""
+    """The whole response; see `native` for the formulas."""
 
     @staticmethod
     def forward(ctx, q: Tensor, p: Tensor, m: Tensor, a: Tensor, half: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class _PoleSums(torch.autograd.Function):
 
 def _refuse_second(grad: Tensor) -> None:
     refuse_transforms("The gradient of the Cauchy kernel", grad)
-    # once_differentiable would miss this where the incoming gradient is a constant.
+    # torch's once_differentiable would not raise if the incoming gradient is a constant.
     if torch.is_grad_enabled():
         raise UsageError(
             "The Cauchy kernel has first derivatives only: take them without create_graph=True, or use "

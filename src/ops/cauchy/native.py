@@ -1,20 +1,20 @@
-"""The response of `cauchy` for a low-rank part of rank 1 on a CPU, sums and Woodbury in one pass, compiled by numba.
+"""The response of `cauchy` for a low-rank part of rank 1 on a CPU: sums and Woodbury formula in one pass, in numba.
 
-With the notation there, I = 1 / d and, for a row v of the products, rho_v = sum_n (q c + i p s) I over the weights
+In the notation of `interface`, I = 1 / d and, for a row v of the products, rho_v = sum_n (q c + i p s) I with weights
 q = -2 dt Re(v conj(lambda)), p = 4 dt Re(v). Vectors hold points on the circle; the reciprocals of all poles at one
 vector of points stay in the innermost cache while the rows are summed. With e = exp(i theta / 2),
 t = 1 / (1 + c rho_QP) and f = rho_QB t,
 
     K_C = e (rho_CB - c rho_CP f).
 
-Backward, for incoming g_C, with the sums computed again and g = conj(e) g_C:
+Backward, for incoming g_C, with the sums recomputed and g = conj(e) g_C:
 
     g_CB = g,  g_CP = -c g conj(f),  g_f = -c sum_C g conj(rho_CP),  g_QB = g_f conj(t),  g_QP = -c g_f conj(f t),
     grad q = c Re sum_k g_v conj(I),  grad p = s Re sum_k g_v conj(i I),  g_I = sum_v g_v (q c - i p s),
     g_d = -g_I conj(I)^2,  grad m = sum_k c^2 Re g_d,  grad a = -4 sum_k s c Im g_d.
 
-Nothing of (H, P, points) or (H, rows, points) is stored. Sums over poles and points are in the precision of the
-weights.
+No array of size (H, P, points) or (H, rows, points) is stored. Sums over poles and points are in the weights'
+precision.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def response(q: Tensor, p: Tensor, m: Tensor, a: Tensor, half: Tensor) -> Tensor
         q, p: (H, directions + 1, 2, P), the rows (C B, C P) of each direction and last (conj(Q) B, conj(Q) P).
         m, a: (H, P), |lambda|^2 and Re lambda.
         half: (points,) float64.
-    All on the CPU, of one dtype but for `half`.
+    All are on the CPU and, except for `half`, of one dtype.
     """
     directions, features = q.shape[1] - 1, len(q)
     out = torch.empty(directions, features, len(half), 2, dtype=q.dtype)
@@ -54,7 +54,7 @@ def response(q: Tensor, p: Tensor, m: Tensor, a: Tensor, half: Tensor) -> Tensor
 def gradients(
     grad: Tensor, q: Tensor, p: Tensor, m: Tensor, a: Tensor, half: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, p, m and a for that of K."""
+    """Gradients of q, p, m and a from the gradient of K."""
     found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, p, m, a)]
     grad = torch.view_as_real(grad.resolve_conj()).contiguous()
     threads = threads_for(grad)
@@ -68,14 +68,14 @@ def _weights(*given: Tensor) -> list[np.ndarray]:
 
 
 def _circle(half: Tensor, dtype: torch.dtype) -> np.ndarray:
-    """(2, vectors, LANES): cos and sin, and those of the angle 0 behind the last point."""
+    """(2, vectors, LANES): cos and sin of the angles, padded with those of angle 0."""
     missing = -len(half) % LANES
     padded = torch.nn.functional.pad(half, (0, missing))
     return torch.stack((torch.cos(padded), torch.sin(padded))).to(dtype).view(2, -1, LANES).numpy()
 
 
 def _scratch(threads: int, q: Tensor) -> np.ndarray:
-    """(threads, rows, 2, LANES): reciprocals of the poles, sums and their gradients, gradients over the lanes."""
+    """(threads, rows, 2, LANES) for reciprocals of the poles, sums and their gradients, and per-lane gradients."""
     _, lefts, _, modes = q.shape
     return np.empty((threads, modes + 4 * lefts + lefts * 2 * modes + modes, 2, LANES), _weights(q)[0].dtype)
 
@@ -92,7 +92,7 @@ def _response(q, p, m, a, circle, out, scratch):
                 f, _ = _feedback(rho, lefts, c)
                 for row in range(lefts - 1):
                     joined = times(get(rho, 2 * row + 1), f)
-                    # The row is free again.
+                    # Reuse the row for the response: its sums are no longer needed.
                     put(rho, 2 * row, times((c, s), minus(get(rho, 2 * row), scaled(c, joined))))
                     for lane in range(min(LANES, points - k * LANES)):
                         out[row, h, k * LANES + lane, 0] = rho[2 * row, 0, lane]
@@ -140,7 +140,7 @@ def _sums(inverse, rho, q, p, m, a, c, s):
         put(inverse, n, (multiply(re, over), multiply(im, over)))
     zero = zeros_like(c)
     for left in range(len(q)):
-        # Sums of q and of p apart: eight independent chains.
+        # Eight independent sums, so that no addition waits for the one before.
         b0, b1, b2, b3, p0, p1, p2, p3 = zero, zero, zero, zero, zero, zero, zero, zero
         for n in range(len(m)):
             re, im = get(inverse, n)
@@ -166,7 +166,7 @@ def _feedback(rho, lefts, c):
 
 @compiled
 def _of_rows(g, rho, lefts, c, s):
-    """The gradients of the rows to `g` (2 lefts, 2, LANES), which holds those of K at 2 row."""
+    """Write the gradients of all rows to `g` (2 lefts, 2, LANES), which holds the gradients of K in rows 2 `row`."""
     f, t = _feedback(rho, lefts, c)
     minus_c = negative(c)
     g_f = (zeros_like(c), zeros_like(c))
@@ -182,7 +182,7 @@ def _of_rows(g, rho, lefts, c, s):
 
 @compiled
 def _of_poles(totals, inverse, g, q, p, c, s):
-    """The gradients of q and p (rows 2 left + right, modes) and, behind them, of m and a, added to `totals`."""
+    """Add the gradients of q and p (rows 2 left + right, modes), followed by those of m and a, to `totals`."""
     modes, rows = len(inverse), len(g)
     cc, sc = multiply(c, c), multiply(splat(-4.0, c), multiply(s, c))
     zero = zeros_like(c)

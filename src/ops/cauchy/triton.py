@@ -2,13 +2,13 @@
 
     S[h, r, k] = sum_n weights[h, r, n] / d[h, n, k],     d = c_k^2 m - 4 s_k^2 - 4 i s_k c_k a
 
-A program owns one feature and BLOCK_K points: it forms the reciprocals of BLOCK_N poles in registers and joins them
-with the weights by a matrix product ("ieee": no tf32), so no (H, N, K) tensor is written. The backward forms them
-again. Where the points are many they are cut into chunks whose partial gradients are added in a fixed order afterwards:
-the same inputs give the same bits.
+A program owns one feature and BLOCK_K points: it forms the reciprocals of BLOCK_N poles in registers and multiplies
+them by the weights in a matrix product ("ieee": no tf32), so no (H, N, K) tensor is written. The backward recomputes
+them. The points are cut into chunks whose partial gradients are added in a fixed order afterwards: the same inputs give
+the same bits.
 
-Accuracy is that of the plain form in the same precision: next to a pole on the circle, d is a small difference, and a
-float32 result may be off by 1e-3 of the largest value at 16,384 points, as it is there.
+Accuracy is that of the torch backend in the same precision: next to a pole on the circle d is a small difference, and a
+float32 result of either may be off by 1e-3 of the largest value at 16,384 points.
 
 Not yet run on a GPU: tested in Triton's interpreter and compiled ahead of time (tests/ops).
 """
@@ -20,10 +20,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Rows, poles and points that a program joins at a time. A product without tensor cores is unrolled over what it sums
-# and keeps all of it in registers: 16, the least that is taken, or it spills.
+# Rows, poles and points of a program's product. A product without tensor cores is unrolled over the summed axis and
+# keeps it in registers; more than 16, the smallest size that Triton accepts, would spill.
 FORWARD = {"BLOCK_R": 16, "BLOCK_N": 16, "BLOCK_K": 64}
-# WALK: blocks of points that one program goes through; partial sums are 1 / 1024 of the incoming gradient.
+# WALK: blocks of points per program; the partial sums are then 1 / 1024 the size of the incoming gradient.
 BACKWARD = {"BLOCK_R": 16, "BLOCK_N": 16, "BLOCK_K": 16, "WALK": 64}
 
 
@@ -38,7 +38,7 @@ def reciprocals(m, a, c, s):
 
 @triton.jit
 def load_poles(m, a, feature, n, poles):
-    # Outside, values that keep d away from 0.
+    # The padding values keep d away from 0.
     inside = n < poles
     return tl.load(m + feature * poles + n, mask=inside, other=1.0), tl.load(
         a + feature * poles + n, mask=inside, other=-1.0
@@ -117,7 +117,7 @@ def pole_gradients_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """grad (H, R, K, 2) to the parts that each of T chunks of points and each block of rows adds.
+    """grad (H, R, K, 2) to the partial gradients of each of T chunks of points and each block of rows.
 
     grad_weights (H, T, R, N), grad_m and grad_a (H, T, row blocks, N).
     """
@@ -176,7 +176,7 @@ def pole_sums(weights: Tensor, m: Tensor, a: Tensor, c: Tensor, s: Tensor) -> Te
 def pole_gradients(
     grad: Tensor, weights: Tensor, m: Tensor, a: Tensor, c: Tensor, s: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of weights, m and a from that of S (H, R, K)."""
+    """The gradients of weights, m and a from the gradient of S (H, R, K)."""
     features, rows, poles = weights.shape
     chunks = triton.cdiv(len(c), BACKWARD["WALK"] * BACKWARD["BLOCK_K"])
     row_blocks = triton.cdiv(rows, BACKWARD["BLOCK_R"])

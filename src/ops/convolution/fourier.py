@@ -1,10 +1,11 @@
 """The transform of `convolution`: values of polynomials modulo x^n - i at the n-th roots of i, and back.
 
 A polynomial modulo x^m - e^(i angle) is reduced to r polynomials modulo x^(m/r) - e^(i (angle + 2 pi j) / r) for all
-j < r, down to single points: one twiddle factor for a whole block, and no bit reversal, as a product asks for no order.
-Blocks are taken depth first, so that most of the work is done in the innermost cache.
+j < r, down to single points. A whole node shares its twiddle factors, and no bit reversal is needed, since a product of
+transforms does not depend on their order. Blocks are processed depth first, so that most of the work is done in the
+innermost cache.
 
-A polynomial is an array (n, 2, LANES): its coefficients, real and imaginary parts of `LANES` of them side by side.
+`LANES` polynomials are transformed at once: an array (n, 2, LANES) of coefficients, real parts and imaginary parts.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ import torch
 from ..runtime.complex_rows import LANES, compiled, get, minus, negative, plus, put, scaled, times, times_conj, turned
 from ..runtime.vectors import add, load, multiply, splat, store, subtract, zeros_like
 
-# Rows of a block whose stages are done one by one: 32 KiB of float32.
+# Most rows of a block, within which stages run one after another: 32 KiB of float32.
 _BLOCK = 256
 _SIN_60 = math.sqrt(0.75)
 
 
 class Plan(NamedTuple):
-    """The transform of n points: its stages from the coarsest on."""
+    """The transform of n points: its stages, coarsest first."""
 
     size: int
     radices: np.ndarray
     block: int
     # (nodes of all stages, 6): cos and sin of angle / r, and of twice and three times that.
     table: np.ndarray
-    # Where a stage's nodes begin in the table.
+    # First row in the table of each stage's nodes.
     offsets: np.ndarray
 
 
@@ -57,7 +58,7 @@ def plan_of(length: int, dtype: torch.dtype) -> Plan:
 
 @compiled
 def down(x, start, first, size, radices, block, table, offsets):
-    """The stages from `first` on that end in the block at `start`; coarse ones when their node begins there."""
+    """Run the stages from `first` on for the block at `start`; a coarse stage runs when its node begins there."""
     m = size
     for stage in range(len(radices)):
         radix = radices[stage]
@@ -74,7 +75,7 @@ def down(x, start, first, size, radices, block, table, offsets):
 
 @compiled
 def up(x, start, first, size, radices, block, table, offsets):
-    """`down` backward, n times its inverse; coarse stages when their node ends with the block at `start`."""
+    """n times the inverse of `down`; a coarse stage runs when its node ends with the block at `start`."""
     m = 1
     for stage in range(len(radices) - 1, first - 1, -1):
         q, radix = m, radices[stage]
@@ -89,7 +90,7 @@ def up(x, start, first, size, radices, block, table, offsets):
 
 @compiled
 def _split(x, start, q, radix, w):
-    """The node of r q rows at `start` to r nodes of q: out_j = sum_k (w e^(2 pi i j / r))^k in_k."""
+    """Split the node of r q rows at `start` into r nodes of q rows: out_j = sum_k (w e^(2 pi i j / r))^k in_k."""
     if radix == 4:
         for t in range(start, start + q):
             a, b = get(x, t), turned(w[0], w[1], get(x, t + q))
@@ -142,7 +143,7 @@ def _join(x, start, q, radix, w):
 
 @compiled
 def first(x, u, b, h, table):
-    """The first stage, of four, from LANES features of the real sequence u[b], zeros behind it."""
+    """The first stage (radix 4), from LANES features of the real sequence u[b], padded with zeros."""
     q, w = len(x) // 4, table[0]
     for t in range(q):
         a, p = _input(u, b, t, h), _input(u, b, t + q, h)
@@ -158,7 +159,7 @@ def first(x, u, b, h, table):
 
 @compiled
 def last(x, y, b, h, table):
-    """The last stage of the way back, its real part to LANES features of y[b]."""
+    """The last stage of the inverse (radix 4); its real part goes to LANES features of y[b]."""
     q, w = len(x) // 4, table[0]
     for t in range(q):
         a, p, c, d = get(x, t), get(x, t + q), get(x, t + 2 * q), get(x, t + 3 * q)

@@ -1,8 +1,8 @@
 """Causal and two-sided convolution along the length by FFT.
 
-Backend "torch" is one tile of the batch at a time through torch.fft, on every device. "native" is a transform of our
-own for the CPU (`native.convolution`), which reads and writes (B, L, H) as it lies and keeps no spectra: less than half
-of the time.
+Backend "torch" applies torch.fft to one tile of the batch at a time, on every device. "native" is this project's own
+transform for the CPU (`native.convolution`), which reads and writes (B, L, H) in place and keeps no spectra; it takes
+less than half the time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..runtime.autograd import as_outside, dense, gradients, graph_gradients, le
 from ..runtime.backends import choose
 from ..tensors import require_given, require_tensors
 
-# Elements of one tile's padded input on a CPU: 4 MiB of float32. Larger work buffers are given back to the system
-# after each use, and touching fresh pages costs more than the transforms.
+# Elements of one tile's padded input on a CPU: 4 MiB of float32. Larger work buffers are returned to the system after
+# each use, and touching fresh pages costs more than the transforms.
 _CPU_TILE = 1 << 20
 
-# Features from which the native backend is faster: it works on rows of sixteen, whole or not.
+# Fewest features for which the native backend is faster: it works on rows of sixteen, even if they are not full.
 _NATIVE_FEATURES = 4
 
 
@@ -34,23 +34,23 @@ def convolve(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None = None, ba
         y[t] = sum_{s <= t} kernel[t - s] u[s]  +  sum_{s > t} reverse_kernel[s - t - 1] u[s]
 
     The reverse part starts at lag -1, as in the published S4, so that the present input is counted once. Kernels may
-    be shorter than the input (absent lags are zero) or longer (lags that no output reaches are dropped). The transform
-    has at least L + (lags kept) - 1 points, so nothing wraps around.
+    be shorter than the input (absent lags are zero) or longer (lags that no output reaches are dropped). The transforms
+    are long enough, or twisted (`native`), so that nothing wraps around.
 
     Args:
-        u: (B, L, H) real. float32 and float64 are computed as they are; bfloat16 and float16 in float32.
+        u: (B, L, H) real, computed in the widest dtype of u and the kernels, but at least float32.
         kernel: (H, L_kernel) real, lags 0, 1, ...
         reverse_kernel: (H, L_reverse) real, lags -1, -2, ...; None for a causal convolution.
         backend: "torch", "native" (CPU, compiled by numba at the first call, about 10 s for forward and backward,
             and cached), or "auto": "native" on a CPU with numba for 4 features or more, else "torch".
     Returns:
-        (B, L, H), in u's dtype. The same inside an autocast region: transforms never run in half precision. Deviation
-        from the exact sum, for either backend: about 3e-7 of the largest entry in float32, 1e-15 in float64.
-        "native" first divides the kernel by the number of points: in float32 one of entries below 1e-33 loses digits.
+        (B, L, H), in u's dtype, also inside an autocast region: transforms never run in half precision. Deviation from
+        the exact sum, for either backend: about 3e-7 of the largest entry in float32, 1e-15 in float64. "native" first
+        divides the kernel by the number of points, so float32 kernels with entries below 1e-33 lose digits.
     Raises:
         UsageError: shapes that do not fit, unknown backend, or one that cannot run here.
     A NaN or an infinite input reaches every output of its sample and feature, earlier ones too.
-    Derivatives of every order exist; those of the second order and above are by backend "torch".
+    Derivatives of every order exist; those of second and higher order are computed by backend "torch".
     >>> u = torch.arange(1.0, 6.0).view(1, 5, 1)
     >>> [round(y, 4) for y in convolve(u, 0.5 ** torch.arange(5.0).view(1, 5)).flatten().tolist()]
     [1.0, 2.5, 4.25, 6.125, 8.0625]
@@ -75,7 +75,7 @@ def _of_one_dtype(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None) -> t
 
 
 def _circular(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None) -> Tensor:
-    """(H, n): both kernels as one whose lag -1 is its last point, in the dtype of the transforms."""
+    """(H, n): both kernels as one circular kernel, whose last point is lag -1, in the dtype of the transforms."""
     u, kernel, reverse_kernel = _of_one_dtype(u, kernel, reverse_kernel)
     length = u.shape[1]
     kernel = kernel[:, :length]
@@ -88,7 +88,7 @@ def _circular(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None) -> Tenso
 
 
 # The convolution inside torch.compile and torch.export: one operator, so that no complex spectrum is compiled. It keeps
-# no spectra between the passes: the backward transforms u once more.
+# no spectra for the backward, which transforms u again.
 @torch.library.custom_op("fractal_ssm::convolve", mutates_args=())
 def convolve_op(u: Tensor, kernel: Tensor, reverse_kernel: Tensor | None, backend: str) -> Tensor:
     with as_outside(recording=False):
@@ -207,7 +207,7 @@ class _CircularConvolution(torch.autograd.Function):
 
 
 class _CircularCorrelation(torch.autograd.Function):
-    """The two gradients of `_CircularConvolution` as a function of (grad, u, kernel), to be differentiated again."""
+    """The two gradients of `_CircularConvolution` as a differentiable function of (grad, u, kernel)."""
 
     @staticmethod
     def forward(ctx, grad: Tensor, u: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
@@ -240,7 +240,7 @@ def _correlate(
             product = torch.mul(grad_spectrum, conjugate, out=_rows(product, grad_spectrum))
             grad_u[tile] = _first(product, n, L)
         if needs_kernel:
-            # The conjugate of what is wanted: the buffer at hand is conjugated, not the spectrum that autograd keeps.
+            # Accumulate the conjugate of the gradient: that conjugates this buffer, not the spectrum saved by autograd.
             grad_spectrum.conj_physical_()
             if len(spectrum) == 1:
                 total.addcmul_(spectrum[0], grad_spectrum[0])
@@ -252,7 +252,7 @@ def _correlate(
 def _padded_tiles(u: Tensor, n: int) -> Iterator[tuple[slice, Tensor]]:
     """Tiles of the batch: the slice, and (b, H, n) holding u (b, L, H) over length, zeros after it.
 
-    One buffer serves all tiles on a CPU, where a tile is what fits the cache; elsewhere the batch is one tile.
+    On a CPU a tile fits the cache, and all tiles share one buffer; on other devices the batch is one tile.
     """
     B, L, H = u.shape
     size = B if u.device.type != "cpu" else min(B, max(1, _CPU_TILE // (n * H)))
@@ -275,7 +275,7 @@ def transpose_into(out: Tensor, u: Tensor) -> None:
 
 
 def _rows(buffer: Tensor | None, like: Tensor) -> Tensor:
-    """The first tile's buffer again, cut to the size of this tile: fresh pages are slow to touch."""
+    """The first tile's buffer, cut to the size of this tile: reused because touching fresh pages is slow."""
     return torch.empty_like(like) if buffer is None else buffer[: len(like)]
 
 

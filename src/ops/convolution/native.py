@@ -1,19 +1,20 @@
-"""Long convolutions on a CPU: one transform of L points a sequence, in vectors of features, compiled by numba.
+"""Long convolutions on a CPU: one transform of at least L points per sequence, in vectors of features, in numba.
 
 Polynomials in x modulo x^n - i, n >= L. A sequence is the real polynomial sum_t u_t x^t. A two-sided kernel is
 
     k = sum_{l >= 0} kernel_l x^l - i sum_{m >= 1} reverse_{m-1} x^(n-m),        as x^-m = -i x^(n-m),
 
-and a product holds at x^t  y_t + i (y_(t+n) - y_(t-n)), y the linear convolution at -n < t < 2 n. Its real part is what
-is wanted, at the cost of n complex points where zero padding takes 2 n real ones. Two real sequences, one of them
-reversed, give lags in the same way: the real part those >= 0, minus the imaginary part at n - m the lag -m.
+and the coefficient of x^t in a product is y_t + i (y_(t+n) - y_(t-n)), with y the linear convolution at -n < t < 2 n.
+Its real part is the result, from n complex points instead of the 2 n real ones of zero padding. The product of two real
+sequences, one of them reversed, likewise gives the gradient at all lags: the real part holds lags >= 0, and minus the
+imaginary part at n - m is lag -m.
 
-The transform (`fourier`) evaluates at the n-th roots of i; the product and the way back go with it block by
-block. conj(value) is the value of the polynomial in 1/x, whose products give gradients.
+The transform (`fourier`) evaluates at the n-th roots of i; the product and the inverse transform follow block by block.
+conj(value) is the value of the polynomial in 1/x, whose products give gradients.
 
-A row holds one coefficient of `LANES` features, as they lie in (B, L, H): no transposition, and the transforms of many
-features at once without a shuffle. Nothing is kept between the passes: the backward transforms u again, which is faster
-than to write its spectrum and to read it.
+A row holds one coefficient of `LANES` features, as stored in (B, L, H): nothing is transposed, and many features are
+transformed at once without a shuffle. Nothing is kept between the passes: for the backward, transforming u again is
+faster than writing and reading its spectrum.
 
 Source: the weighted transform is that of R. Crandall and B. Fagin, Math. Comp. 62 (1994) 305.
 """
@@ -45,13 +46,13 @@ def convolution(u: Tensor, kernel: Tensor, reverse: Tensor | None) -> Tensor:
 def gradients(
     grad: Tensor, u: Tensor, kernel: Tensor, reverse: Tensor | None, needs_u: bool, needs_kernel: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of u and of both kernels for that of y; None for what is not needed."""
+    """Gradients of u and of both kernels from the gradient of y; None for those not needed."""
     if not needs_kernel:
         return _convolved(grad, kernel, reverse, conjugate=True) if needs_u else None, None, None
     (batch, length, features), plan = u.shape, plan_of(u.shape[1], u.dtype)
     g = _whole_rows(grad)
     threads, tiles = threads_for(g), g.shape[2] // LANES
-    # Samples of a group share a sum; groups, where there are fewer tiles than threads, keep all of them at work.
+    # Samples of a group share a sum. If there are fewer tiles of features than threads, several groups keep all busy.
     groups = 1 if tiles >= threads else min(batch, -(-threads // tiles))
     grad_u = torch.empty_like(g) if needs_u else g[:, :0].contiguous()
     kernels = _reached(kernel, reverse, length)
@@ -79,14 +80,14 @@ def _np(tensor: Tensor) -> np.ndarray:
 
 
 def _whole_rows(tensor: Tensor, axis: int = -1) -> Tensor:
-    """The tensor in contiguous memory, with zeros up to a whole number of rows of features."""
+    """The tensor, contiguous and with its features zero-padded to a multiple of LANES."""
     missing = -tensor.shape[axis] % LANES
     padding = [0, 0] * (tensor.dim() - 1 - axis % tensor.dim()) + [0, missing]
     return (F.pad(tensor, padding) if missing else tensor).contiguous()
 
 
 def _reached(kernel: Tensor, reverse: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
-    """Both kernels' lags that an output reaches."""
+    """Both kernels, cut to the lags that an output reaches."""
     reverse = kernel[:, :0] if reverse is None else reverse[:, : length - 1]
     return _whole_rows(kernel[:, :length], 0), _whole_rows(reverse, 0)
 
@@ -117,7 +118,7 @@ def _apply(u, kernel, reverse, y, conjugate, scratch, size, radices, block, tabl
 
 @_kernel
 def _adjoint(g, u, kernel, reverse, grad_u, of_kernel, of_reverse, scratch, size, radices, block, table, offsets):
-    """grad_u (or nothing, if it is empty) and, group by group of the batch, the kernels' (groups, H, lags).
+    """Write grad_u (unless it is empty) and the kernels' gradients (groups, H, lags), one per group of samples.
 
     scratch (workers, 4, n, 2, LANES).
     """
@@ -149,10 +150,10 @@ def _adjoint(g, u, kernel, reverse, grad_u, of_kernel, of_reverse, scratch, size
 
 @compiled
 def _transform_kernel(x, kernel, reverse, tile, size, radices, block, table, offsets):
-    """x (n, 2, LANES) = the kernels' values at the roots, over n."""
+    """x (n, 2, LANES) = the kernels' values at the roots, divided by n."""
     scale = x.dtype.type(1 / size)
     x[:] = 0
-    # Square blocks: walking down a row of x for one lane after the other would leave the cache.
+    # Copy square pieces of LANES x LANES: going through all of x for one lane after another would miss the cache.
     for begin in range(0, kernel.shape[1], LANES):
         for lane in range(LANES):
             for t in range(begin, min(begin + LANES, kernel.shape[1])):
@@ -167,7 +168,7 @@ def _transform_kernel(x, kernel, reverse, tile, size, radices, block, table, off
 
 @compiled
 def _put_lags(x, kernel, reverse, tile, size):
-    """The lags that x / n holds to rows of both kernels."""
+    """Write the lags that x / n holds to the rows of both kernels."""
     scale = x.dtype.type(1 / size)
     for begin in range(0, kernel.shape[1], LANES):
         for lane in range(LANES):

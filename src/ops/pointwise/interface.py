@@ -1,4 +1,4 @@
-"""The functions, their gradients, and when the compiled passes stand in for torch's operators."""
+"""The functions, their gradients, and the rule for when compiled passes replace torch's operators."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 from ..runtime.autograd import graph_gradients, is_batch_of_gradients, leaves, may_bypass_dispatcher
 from ..runtime.presence import numba_obstacle
 
-# Elements below which torch's operators are as fast: an autograd function of Python's costs some 10 us.
+# Below this many elements torch's operators are as fast, since an autograd function in Python costs some 10 us.
 _SMALL = 32768
 
 
 def passes_fit(*tensors: Tensor) -> bool:
-    """Whether the compiled passes may read these tensors: large, real, of one dtype, on the CPU, and watched by no one.
+    """Whether the compiled passes may run on these tensors: large, real, of one dtype, and on the CPU.
 
-    What is watched (torch.compile, torch.export, tracers, transforms, dispatch modes) gets torch's operators, and so
-    does a batch of gradients (`is_grads_batched`), which comes as one tensor.
+    torch's operators are needed where something intercepts them (torch.compile, torch.export, tracers, transforms,
+    dispatch modes) and for a batch of gradients (`is_grads_batched`), which arrives as one tensor.
     """
     first = tensors[0]
     return (
@@ -48,7 +48,7 @@ def gated(v: Tensor, w: Tensor, silu: bool = False) -> Tensor:
 def through_torch(
     function: Callable[..., Tensor], inputs: Sequence[Tensor], needed: Sequence[bool], g: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of `function`, made of torch's operators; to be differentiated again where autograd records."""
+    """Gradients of `function`, made of torch's operators; differentiable themselves if autograd is recording."""
     if torch.is_grad_enabled():
         return tuple(graph_gradients(function, inputs, needed, [g]))
     with torch.enable_grad():

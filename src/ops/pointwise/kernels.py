@@ -1,8 +1,8 @@
 """Passes over memory on the CPU, compiled by numba at their first call and cached on disk.
 
-Arrays are C-contiguous (1, rows, columns), as `native.vectors` reads them. An element's result depends on its inputs
-alone, not on the number of threads. Functions named `_..._at` do one vector, of the type of `like`, at columns p and
-following.
+Arrays are C-contiguous (1, rows, columns), as `runtime.vectors` reads them. An element's result depends only on its
+inputs, not on the number of threads. Functions named `_..._at` process one vector of the type of `like`, from column p
+on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..runtime.kernel import Kernel
 from ..runtime.vector_ops import at, sigmoids, zeros
 from ..runtime.vectors import store
 
-# Numbers in a vector: two cache lines of float32. What is left of a row goes one by one.
+# Numbers in a vector: two cache lines of float32. The rest of a row is processed one by one.
 _LANES = 32
 
 # tanh GELU: x sigmoid(_SLOPE x + _CUBE x^3).

@@ -1,3 +1,3 @@
-"""What runs on a CPU through numba: how a kernel is compiled, vectors in registers, and the kernels of the sums and of
-the convolution. Those of the scan, of a step and of pointwise operations lie with their operations.
+"""What the operations share: the choice of a backend, helpers for autograd, and the tools for CPU kernels in numba
+(compilation, vectors in registers). The kernels themselves are in the folders of their operations.
 """

@@ -1,11 +1,11 @@
-"""All that leans on torch's autograd and dispatcher beyond their public names, in one place.
+"""Every use of torch's private interfaces to autograd and the dispatcher, in one place.
 
-- Who is watching: forward mode, torch.func transforms, tracers, dispatch modes. A custom operator gets no tangent
-  through its inside, and torch drops the tangent without a word where no input also asks for an ordinary gradient;
-  operators here therefore look first.
-- Gradients by torch inside a hand-written backward, once (`gradients`) or to be differentiated again
-  (`graph_gradients`).
-- The body of a custom operator that torch.compile must not look into, run as if called outside of any graph
+- Detection of forward mode, torch.func transforms, tracers and dispatch modes. A custom operator passes no tangent
+  through its body, and torch drops the tangent silently when no input requires an ordinary gradient; the operators
+  here therefore check first.
+- Gradients computed by torch inside a hand-written backward, of first order (`gradients`) or differentiable
+  themselves (`graph_gradients`).
+- Running the body of a custom operator, which torch.compile must not trace, as if it were called outside any graph
   (`as_outside`).
 """
 
@@ -26,65 +26,66 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
-# Where a compiled graph is run, torch (2.13) leaves these out for everything inside a custom operator: a lazily
-# conjugated or negated tensor is then read as if it were not, silently. Autograd is left out of every custom operator.
+# In a compiled graph torch (2.13) excludes these dispatch keys inside a custom operator: a lazily conjugated or negated
+# tensor is then silently read as if it were not. Autograd's keys are excluded inside every custom operator.
 _PLAIN = ("Conjugate", "Negative", "ZeroTensor")
 _AUTOGRAD = ("AutogradFunctionality", "ADInplaceOrView")
 
 
 def transform_active() -> bool:
-    """Whether a forward-mode level or a transform of torch.func (jvp, grad, vmap, jacrev, ...) is open."""
+    """Whether a forward-mode level or a transform of torch.func (jvp, grad, vmap, jacrev, ...) is active."""
     if torch.compiler.is_compiling():
         return False
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def watched() -> bool:
-    """Whether something follows torch's operators: a transform, a compiler, a tracer, or a dispatch mode."""
+    """Whether something intercepts torch's operators: a transform, a compiler, a tracer, or a dispatch mode."""
     if transform_active() or torch.compiler.is_compiling():
         return True
     return bool(torch._C._len_torch_dispatch_stack()) or torch._C._get_tracing_state() is not None
 
 
 def may_bypass_dispatcher(*tensors: Tensor) -> bool:
-    """Whether these tensors may be read past torch's operators: plain ones in CPU memory, and nobody watching."""
+    """Whether the dispatcher may be bypassed: plain tensors in CPU memory, and nothing intercepts their operators."""
     if watched():
         return False
     return all(type(tensor) in _PLAIN_TENSORS and tensor.is_cpu for tensor in tensors)
 
 
 def is_batch_of_gradients(tensor: Tensor) -> bool:
-    """Whether the tensor stands for several, as with `is_grads_batched`."""
+    """Whether the tensor is a batch of gradients, as torch.autograd.grad(is_grads_batched=True) passes it."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Whether there is something to read: not of a fake tensor, but of what it stands for in a compiled graph."""
+    """Whether the tensor has data to read. A fake tensor has none, except while compiling: it stands for a real one."""
     return torch.compiler.is_compiling() or not isinstance(tensor, FakeTensor)
 
 
 def constant_in_graphs(function: Function) -> Function:
     """Mark a function without arguments as a constant for torch.compile.
 
-    What torch.compiler.assume_constant_result does, which imports torch._dynamo (1.5 s) to do it.
+    Same effect as torch.compiler.assume_constant_result, which would import torch._dynamo (1.5 s).
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def break_graph(message: str) -> None:
-    """Break a graph of torch.compile here, and say why where fullgraph=True allows no break."""
+    """Break a graph of torch.compile here; with fullgraph=True, which allows no break, torch raises with `message`."""
     torch._dynamo.graph_break(msg=message)
 
 
 def refuse_transforms(what: str, grad: Tensor | None = None) -> None:
-    """Refuse what has a hand-written backward while a transform is open.
+    """Refuse an operation with a hand-written backward while a transform is active.
 
     Args:
-        grad: in a backward, the incoming gradient: torch.autograd.grad(is_grads_batched=True), which is what
-            torch.autograd.functional calls vectorize=True, shows in the gradient alone.
+        what: the operation, as messages call it.
+        grad: in a backward, the incoming gradient. Only it reveals torch.autograd.grad(is_grads_batched=True), which
+            torch.autograd.functional calls vectorize=True.
     Raises:
-        UsageError: see above.
+        UsageError: a transform is active, or `grad` is a batch of gradients.
     """
     if transform_active() or (grad is not None and is_batch_of_gradients(grad)):
         raise UsageError(
@@ -100,14 +101,14 @@ def graph_gradients(
     needed: Sequence[bool],
     gradients: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """Gradients of a function made of torch's operators, to be differentiated again: for a hand-written backward.
+    """Differentiable gradients of a function made of torch's operators, for the double backward of an operator.
 
     Args:
-        inputs: of the function.
-        needed: for which of them a gradient is wanted.
-        gradients: of the outputs; None for one that nothing depends on.
+        inputs: arguments of the function.
+        needed: for each input, whether its gradient is wanted.
+        gradients: incoming gradients of the outputs; None for an output that is not used.
     Returns:
-        One for each input; None where it is not needed, or no output depends on it.
+        One gradient per input; None where it is not needed, or no output depends on the input.
     """
     # Differentiate with respect to views: an input made of another, or given twice, would be counted twice.
     given = [None if t is None else t.view_as(t) for t in inputs]
@@ -124,10 +125,10 @@ def graph_gradients(
 
 @contextlib.contextmanager
 def as_outside(recording: bool) -> Iterator[None]:
-    """Lazy conjugation and negation work, and with `recording` autograd records.
+    """Enable lazy conjugation and negation inside a custom operator, and with `recording` autograd too.
 
-    The guard is private to torch (its own checkpoint uses it): tests compare compiled layers with eager ones, and
-    `gradients` refuses when nothing was recorded.
+    The guard is private to torch (whose own checkpoint uses it), so tests compare compiled layers with eager ones, and
+    `gradients` raises when nothing was recorded.
     """
     with contextlib.ExitStack() as stack:
         for name in _PLAIN + (_AUTOGRAD if recording else ()):
@@ -138,15 +139,15 @@ def as_outside(recording: bool) -> Iterator[None]:
 
 
 def leaves(tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor]:
-    """The same tensors cut off from any graph, those that are needed as leaves of a new one."""
+    """The tensors detached from any graph; those `needed` are leaves of a new one."""
     return [tensor.detach().requires_grad_(need) for tensor, need in zip(tensors, needed, strict=True)]
 
 
 def gradients(out: Tensor, inputs: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
-    """Gradients of the inputs that require one, zeros where `out` does not depend on it, in dense memory.
+    """Gradients of the inputs that require one, in dense memory; zeros for an input that `out` does not depend on.
 
     Raises:
-        RuntimeError: nothing was recorded, which would otherwise be zeros without a word.
+        RuntimeError: autograd recorded nothing; the result would silently be zeros.
     """
     wanted = [value for value in inputs if value.requires_grad]
     if not out.requires_grad:
@@ -159,5 +160,5 @@ def gradients(out: Tensor, inputs: Sequence[Tensor], grad: Tensor) -> list[Tenso
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """What a fake tensor of the same shape promises: contiguous, conjugation and negation carried out."""
+    """Contiguous, with conjugation and negation carried out, as the operator's fake tensor promises."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()

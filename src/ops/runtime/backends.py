@@ -1,7 +1,7 @@
-"""Which backend computes an operation here, and why another cannot: one table, one choice, and every message.
+"""The choice of the backend that computes an operation: the table of backends, the choice, and all its messages.
 
-"auto" takes what the table prefers on the tensors' device, where that can run and, on a GPU, has proven itself
-(`proof`); else torch, and says once why. A named backend runs or raises.
+"auto" takes the backend that the table prefers on the tensors' device if it can run there and, on a GPU, has passed
+its check (`proof`); otherwise it takes torch and logs once why. A named backend runs or raises.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Operation:
 
     Attributes:
         label: what messages call it.
-        backends: what may be named, beside "auto".
-        preferred: what "auto" takes on a kind of device; "torch" on all others.
+        backends: the names that may be given, besides "auto".
+        preferred: the backend that "auto" takes per device type; "torch" on all others.
     """
 
     label: str
@@ -80,13 +80,13 @@ def choose(
     Args:
         operation: a row of `OPERATIONS`.
         backend: a name, or "auto".
-        at: a tensor of the computation, or its device where tensors without memory are as good.
-        limits: backends that these arguments do not suit, with the reason.
-        proof: the small case by which Triton kernels prove themselves before their first use on a GPU.
-        avoid: backends that "auto" passes over, since these arguments slow them down.
+        at: a tensor of the computation; or only its device if tensors without memory (fake ones) will do.
+        limits: backends that cannot take these arguments, with the reason.
+        proof: the small case on which Triton kernels are checked before their first use on a GPU.
+        avoid: backends that "auto" passes over because they are slow on these arguments.
     Raises:
-        UsageError: an unknown name, a named backend that cannot run, or an operation that no open transform can follow;
-            the message gives the reason and the remedy.
+        UsageError: an unknown name, a named backend that cannot run, or an operation that an active transform cannot
+            follow; the message gives the reason and the remedy.
     """
     row = OPERATIONS[operation]
     _require_known(row, backend)
@@ -109,7 +109,8 @@ def choose(
 
 
 def obstacle(backend: str, device_type: str | None) -> str:
-    """Why `backend` cannot run on this kind of device (None: on any here), with the remedy; empty when it can."""
+    """Why `backend` cannot run on this type of device (None: on any of this machine), with the remedy; empty if it
+    can."""
     if backend == "native":
         return "it runs on a CPU only" if device_type not in (None, "cpu") else numba_obstacle()
     if backend == "keops":
@@ -159,7 +160,7 @@ def _automatic(
     if transform_active():
         return "reference"
     preferred = row.preferred.get(device.type, "torch")
-    # What does not suit these arguments is no news, and code that reads memory needs some.
+    # No warning in these cases: the arguments rule the backend out, or there is no memory for native code to read.
     if preferred in avoid or (preferred == "native" and isinstance(at, Tensor) and not has_memory(at)):
         return "torch"
     reason = obstacle(preferred, device.type)
@@ -173,7 +174,7 @@ def _automatic(
 
 
 def _doubt(row: Operation, device: torch.device, proof: Case | None) -> str:
-    """Why the row's Triton kernels are not to be trusted on a GPU; a graph being compiled can run no case."""
+    """Why the row's Triton kernels are not to be trusted on a GPU; empty while compiling, where no case can run."""
     if proof is None or device.type != "cuda" or torch.compiler.is_compiling():
         return ""
     return doubt(row.label, device, proof)

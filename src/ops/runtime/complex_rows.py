@@ -1,6 +1,6 @@
-"""Rows of complex numbers for the native kernels: a vector of real parts and one of imaginary parts.
+"""Rows of complex numbers for the native kernels, each a vector of real parts and a vector of imaginary parts.
 
-An array of rows is (rows, 2, LANES), C-contiguous. Compiled by numba within the kernels that use them.
+An array of rows is (rows, 2, LANES), C-contiguous. numba compiles these functions into the kernels that call them.
 """
 
 from __future__ import annotations

@@ -19,14 +19,14 @@ from ...errors import UsageError
 def keops_reason() -> str:
     """Why KeOps cannot run here, with what to do; an empty string when it can.
 
-    A first call of a formula compiles for 7 to 30 seconds.
+    The first call of a formula compiles for 7 to 30 seconds.
     """
     if importlib.util.find_spec("pykeops") is None:
         return "pykeops is not installed (pip install pykeops)"
     if shutil.which("g++") is None:
         return "pykeops compiles its formulas with g++, and there is no g++ on the PATH (install a C++ compiler)"
     folder = Path(os.environ.get("KEOPS_CACHE_FOLDER") or Path("~/.cache").expanduser() / "keops")
-    # The folder itself is made by KeOps: what has to be writable is the nearest one that exists.
+    # KeOps creates the folder itself, so the nearest parent that exists has to be writable.
     there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
     if not (there.is_dir() and os.access(there, os.W_OK)):
         return (
@@ -43,7 +43,7 @@ def lazy_tensor(tensor: Tensor) -> Any:
 
 @functools.cache
 def _lazy_tensor_class() -> Any:
-    # Both variables are read at import; each silences what the other leaves.
+    # KeOps reads both variables at import; each silences output that the other does not.
     for name in ("KEOPS_VERBOSE", "PYKEOPS_VERBOSE"):
         os.environ.setdefault(name, "0")
     try:

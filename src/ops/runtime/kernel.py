@@ -19,14 +19,14 @@ from . import vectors
 
 # numba's fallback threading layer aborts the process when two Python threads enter it at once.
 _lock = threading.Lock()
-# Whether this process has started numba's threads, and whether it is the fork of one that had: the threads do not come
-# along, and starting them anew under GNU OpenMP ends the process. Such a fork has one thread.
+# Whether this process has started numba's threads, and whether it is the fork of one that had. A fork does not inherit
+# the threads, and restarting them under GNU OpenMP ends the process; such a fork therefore uses one thread.
 _threads_started = False
 _threads_lost = False
 
 # "contract" allows fused multiply-add and leaves inf and nan as they are.
 OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
-# What a message calls the operation of a folder of ops/.
+# Names in messages of the operations, by folder of ops/.
 _SPOKEN = {
     "scan": "the scan",
     "ssm": "the state space model",
@@ -36,7 +36,7 @@ _SPOKEN = {
     "step": "the single steps",
     "pointwise": "activations and gates",
 }
-# Elements below which one thread does it: about 10 us of work.
+# Below this many elements (about 10 us of work) one thread is used.
 _SMALL = 16384
 
 
@@ -53,13 +53,13 @@ class Kernel:
     """A function compiled twice at first use: serially, and in parallel over its `prange`.
 
     Args:
-        function: calls functions of its own module, of `vectors`, and of the modules named here.
-        uses: those modules.
+        function: the kernel; it may call functions of its own module, of `vectors`, and of `uses`.
+        uses: further modules whose functions it calls.
     """
 
     def __init__(self, function: Callable[..., Any], uses: Sequence[ModuleType] = ()):
-        # numba files its cache under the function's name and the age of its file, and knows neither its options nor the
-        # other files: one name would load serial code in place of parallel, or old in place of new.
+        # numba keys its cache by the function's name and its file's modification time, not by the compile options or
+        # the other files: without a version in the name it would load serial code for parallel, or stale code for new.
         sources = b"".join(Path(str(module.__file__)).read_bytes() for module in (vectors, *uses))
         version = f"{zlib.crc32(sources):08x}"
         self._serial = _compile(function, f"serial_{version}", parallel=False)
@@ -89,10 +89,10 @@ def _compile(function: Callable[..., Any], label: str, parallel: bool) -> Callab
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep up to 64 MB of freed memory, as it does once a program has freed a block of 32 MB.
+    """Make glibc keep up to 64 MB of freed memory, as it does once a program has freed an allocation of 32 MB.
 
-    By default every freed tensor above 128 kB goes back to the system, and filling a new one costs four times as much
-    as filling an old one. The block is never touched.
+    By default every freed tensor above 128 kB goes back to the system, and filling newly mapped memory costs four times
+    as much as filling reused memory. The allocation made here is never touched.
     """
     np.empty((32 << 20) - (64 << 10), dtype=np.uint8)
 
@@ -101,7 +101,8 @@ _keep_freed_memory()
 
 
 def threads_for(t: Tensor) -> int:
-    """As many as torch uses; one where starting others would take longer than the work, or end the process."""
+    """Number of threads: as many as torch uses, but one if starting others would cost more than the work on `t`, or
+    would end the process (see `_threads_lost`)."""
     if _threads_lost or t.numel() < _SMALL:
         return 1
     return min(get_num_threads(), numba.config.NUMBA_NUM_THREADS)

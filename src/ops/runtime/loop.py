@@ -1,4 +1,4 @@
-"""A recurrence as one loop, also in a graph that is exported: its length stays free there."""
+"""A recurrence as one loop, which keeps a dynamic length in an exported graph."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 def loop(advance: Callable[..., Tensor], x: Tensor, *inputs: Tensor) -> Tensor:
-    """The states before each step of x <- advance(x, *inputs at k), k = 0 .. n - 1, and the one after the last.
+    """All n + 1 states of x <- advance(x, *inputs at k), k = 0 .. n - 1, the initial state first.
 
     Args:
-        advance: pure function of tensors alone, to a new tensor like x.
-        x: the first state.
+        advance: pure function of tensors only; returns a new tensor of x's shape and dtype.
+        x: the initial state.
         inputs: each (n, ...), n >= 1.
     Returns:
         (n + 1, *x.shape).
@@ -27,7 +27,7 @@ def loop(advance: Callable[..., Tensor], x: Tensor, *inputs: Tensor) -> Tensor:
 
 
 def _as_one_operator(advance: Callable[..., Tensor], x: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-    # Loaded here: it costs half a second. A prototype of torch's, without a public name yet.
+    # Imported here because it takes half a second. A prototype in torch, without a public name yet.
     from torch._higher_order_ops.scan import scan
 
     def body(x: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
-"""Rows of numbers at an address, read and written as vectors; arithmetic on them is that of `vectors`.
+"""Rows of numbers at an address, read and written as vectors; `vectors` has the arithmetic on them.
 
-A row of complex numbers is one of twice as many real ones, (re, im) interleaved, until it is multiplied as complex.
+A row of complex numbers is handled as twice as many reals, (re, im) interleaved, until it is multiplied as complex.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ def store(_, pointer, index, vector):
 
 @intrinsic(prefer_literal=True)
 def zeros(_, pointer, lanes):
-    """Zeros of the kind that the pointer points to."""
+    """A vector of `lanes` (a constant) zeros of the pointer's element type."""
     vector = Vector(pointer.dtype, lanes.literal_value)
     return vector(pointer, lanes), lambda context, builder, signature, arguments: ir.Constant(vector.llvm(), None)
 
 
 @intrinsic
 def as_complex(_, vector):
-    """The same lanes as complex numbers."""
+    """Reinterpret pairs of real lanes (re, im) as complex numbers."""
     dtype = types.complex64 if vector.dtype == types.float32 else types.complex128
     return Vector(dtype, vector.lanes // 2)(vector), lambda context, builder, signature, arguments: arguments[0]
 
 
 @intrinsic
 def as_real(_, vector):
-    """The lanes of complex numbers as real ones."""
+    """Reinterpret complex lanes as twice as many real ones."""
     return Vector(vector.real, 2 * vector.lanes)(vector), lambda context, builder, signature, arguments: arguments[0]
 
 
 @intrinsic
 def sums(_, vector):
-    """The sums of the even lanes and of the odd ones; the number of lanes is a power of two."""
+    """The sum of the even lanes and the sum of the odd lanes; the number of lanes is a power of two."""
 
     def generate(context, builder, signature, arguments):
         (total,) = arguments

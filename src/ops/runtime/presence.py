@@ -21,7 +21,7 @@ def _find_obstacle() -> str:
         return "numba is not installed. Run: pip install numba"
     try:
         config = importlib.import_module("numba").config
-    # Whatever stops the import (a NumPy that is too new, a broken wheel) leaves the torch way open.
+    # Catch everything (a NumPy that is too new, a broken wheel): the torch backend works without numba.
     except Exception as error:
         return f"numba is installed and cannot be imported ({error}). Install a numba and a numpy that fit"
     if config.DISABLE_JIT:

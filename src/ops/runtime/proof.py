@@ -1,7 +1,8 @@
-"""A GPU kernel proves itself on its device at first use, once a process: a small case, values and gradients.
+"""Check of a GPU kernel on its device at first use, once per process: values and gradients of a small case.
 
-Kernels are tested in Triton's interpreter and compiled ahead of time, which shows neither a wrong result of a new
-compiler nor a device that nobody here has seen. A few milliseconds (and the compilation, which is kept) settle it.
+The tests run the kernels in Triton's interpreter and compile them ahead of time. Neither shows a miscompilation by a
+newer compiler or a fault on a device that was not at hand. The check takes a few milliseconds, besides the compilation,
+which is needed anyway.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _found: dict[tuple[str, torch.device], str] = {}
 
 
 def doubt(name: str, device: torch.device, case: Case) -> str:
-    """Why the Triton kernels of `name` are not to be used on `device`; empty if they give what torch gives there."""
+    """Why the Triton kernels of `name` must not be used on `device`; empty if they agree with torch there."""
     if (name, device) not in _found:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return "its kernels have not been checked on this device yet, and a CUDA graph is being captured"
         if watched():
-            # Nothing that ran now would be computed on the device.
+            # Under a tracer or transform the case would not be computed on the device; check at a later call.
             return ""
         _found[name, device] = _compare(case, device)
     return _found[name, device]
@@ -39,7 +40,7 @@ def _compare(case: Case, device: torch.device) -> str:
         try:
             found = case("triton", device)
             errors = [_deviation(one, other) for one, other in zip(found, expected, strict=True)]
-        # Whatever a compiler or a driver throws, torch's operators are there instead.
+        # Catch everything that a compiler or driver may throw: torch's operators are the fallback.
         except Exception as error:
             return f"its kernels failed on a small case ({type(error).__name__}: {error}); please report it"
     worst = max(errors)
@@ -54,7 +55,7 @@ def _deviation(found: Tensor, expected: Tensor) -> float:
 
 
 def waves(*shape: int, device: torch.device, complex: bool = False) -> Tensor:
-    """Numbers between -1 and 1 for a case: the same everywhere, without touching a random generator."""
+    """Deterministic numbers of modulus at most 1 for a case, made without a random generator."""
     count = torch.Size(shape).numel()
     phase = 1.7 * torch.arange(1, count + 1, dtype=torch.float64, device=device) ** 1.5
     values = torch.polar(torch.ones_like(phase), phase) if complex else phase.cos()

@@ -1,6 +1,6 @@
 """Arithmetic on the vectors of `vectors`: operators between them and with numbers, and the logistic function.
 
-numba finds no vectorised exp by itself (that needs Intel's SVML), and calls the C library once an element.
+Without Intel's SVML numba has no vectorised exp and calls the C library once per element.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def zeros(_, array, lanes):
 
 
 def at(array, row, p, like):
-    """array[0, row, p : p + n] as a vector of the type of `like`, one of n numbers."""
+    """array[0, row, p : p + n] as a vector of the type of `like`, which has n lanes."""
 
 
 @overload(at)
@@ -59,7 +59,7 @@ for _symbol, _operation in (
 
 @intrinsic
 def where_negative(_, x, a, b):
-    """a where x < 0, otherwise (x is nan, too) b."""
+    """a where x < 0, b elsewhere and where x is nan."""
 
     def generate(context, builder, signature, arguments):
         zero = ir.Constant(x.llvm(), None)
@@ -68,16 +68,16 @@ def where_negative(_, x, a, b):
     return x(x, a, b), generate
 
 
-# Of float32 and float64: bits of the fraction, degree of the Taylor polynomial of e^r for |r| <= log(2) / 2 (remainder
-# 5e-9 and 4e-18 of it), smallest x whose e^x is a normal number.
+# For float32 and float64: bits of the fraction, degree of the Taylor polynomial of e^r for |r| <= log(2) / 2 (with
+# remainders of 5e-9 and 4e-18), smallest x for which e^x is a normal number.
 _EXP = {types.float32: (23, 7, -87.3), types.float64: (52, 13, -708.0)}
 
 
 @intrinsic
 def exp_nonpositive(_, x):
-    """e^x for x <= 0; 0 where that is no normal number (below 1.2e-38, 3e-308). Within 2 units in the last place.
+    """e^x for x <= 0; 0 where e^x is not a normal number (below 1.2e-38, 3e-308). Within 2 units in the last place.
 
-    x = n log(2) + r; n is what is left in the low bits of x / log(2) + 1.5 * 2^bits, and is added to e^r's exponent.
+    x = n log(2) + r; n is read from the low bits of x / log(2) + 1.5 * 2^bits and added to the exponent of e^r.
     """
     bits, degree, lowest = _EXP[x.real]
     high = math.ldexp(round(math.ldexp(math.log(2), bits - 10)), 10 - bits)
@@ -110,7 +110,7 @@ def exp_nonpositive(_, x):
 
 @numba.njit
 def sigmoids(x):
-    """1 / (1 + e^-x) and 1 / (1 + e^x), each to a few units in the last place however small."""
+    """1 / (1 + e^-x) and 1 / (1 + e^x), each accurate to a few units in the last place, however small it is."""
     e = exp_nonpositive(where_negative(x, x, 0.0 - x))
     large = 1.0 / (e + 1.0)
     small = e * large

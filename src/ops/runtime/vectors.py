@@ -1,8 +1,8 @@
-"""Vectors of real or complex numbers in registers, as a type of numba's.
+"""A numba type for vectors of real or complex numbers in registers.
 
-Left to itself the compiler vectorises a loop over modes, but keeps the state in memory, tests before every row whether
-two arrays overlap and takes complex numbers apart with shuffles. Here a vector holds complex numbers as they lie in
-memory, (re, im) interleaved, and is loaded, multiplied and stored as a whole. Arrays are C-contiguous (B, L, P).
+Without it the compiler vectorises a loop over modes, but keeps the state in memory, tests before every row whether two
+arrays overlap, and separates complex numbers with shuffles. Here a vector holds complex numbers as memory does,
+(re, im) interleaved, and is loaded, multiplied and stored as a whole. Arrays are C-contiguous (B, L, P).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
-# Fused multiply-add is allowed; inf and nan stay what they are.
+# Allow fused multiply-add, and keep inf and nan exact.
 _FLAGS = ("contract",)
 # Bytes of a cache line.
 _LINE = 64
 
 
 class Vector(types.Type):
-    """`lanes` numbers of a numba type; complex ones as twice as many real ones."""
+    """`lanes` numbers of a numba type; a complex number takes two real elements."""
 
     def __init__(self, dtype: types.Type, lanes: int):
         self.dtype, self.lanes = dtype, lanes
@@ -30,7 +30,7 @@ class Vector(types.Type):
         super().__init__(name=f"Vector({dtype}, {lanes})")
 
     def llvm(self) -> ir.VectorType:
-        """Its type in LLVM."""
+        """The vector's type in LLVM."""
         scalar = ir.DoubleType() if self.real == types.float64 else ir.FloatType()
         return ir.VectorType(scalar, self.lanes * (2 if self.complex else 1))
 
@@ -43,7 +43,7 @@ class _VectorModel(models.PrimitiveModel):
 
 @intrinsic(prefer_literal=True)
 def load(_, array, i, k, p, lanes):
-    """array[i, k, p : p + lanes] as a vector; `lanes` a constant. Nothing is checked."""
+    """array[i, k, p : p + lanes] as a vector; `lanes` is a constant. Bounds are not checked."""
     vector = Vector(array.dtype, lanes.literal_value)
 
     def generate(context, builder, signature, arguments):
@@ -67,9 +67,9 @@ def store(_, array, i, k, p, vector):
 
 @intrinsic(prefer_literal=True)
 def prefetch_to_write(_, array, i, k, p, lanes):
-    """Ask for the cache lines of array[i, k, p : p + lanes], to be written soon; k may lie outside of the array.
+    """Prefetch the cache lines of array[i, k, p : p + lanes], to be written soon; k may be out of range.
 
-    Without it a core waits for every line that it stores to until that line has been read.
+    Without the prefetch each store waits until its cache line has been read.
     """
     vector = Vector(array.dtype, lanes.literal_value)
     return types.void(array, i, k, p, lanes), _prefetch(vector, write=True)
@@ -77,9 +77,9 @@ def prefetch_to_write(_, array, i, k, p, lanes):
 
 @intrinsic(prefer_literal=True)
 def prefetch_to_read(_, array, i, k, p, lanes):
-    """Ask for the cache lines of array[i, k, p : p + lanes], to be read soon; k may lie outside of the array.
+    """Prefetch the cache lines of array[i, k, p : p + lanes], to be read soon; k may be out of range.
 
-    The hardware foresees a walk along memory, but not the return to the next rows after a tile of a block of modes.
+    The hardware predicts a walk along memory, but not the jump back at the start of the next block of modes.
     """
     vector = Vector(array.dtype, lanes.literal_value)
     return types.void(array, i, k, p, lanes), _prefetch(vector, write=False)
@@ -105,13 +105,13 @@ def conj_multiply_add(_, a, x, b):
 
 @intrinsic
 def lanewise_multiply_add(_, x, y, z):
-    """x y + z with real and imaginary parts as lanes of their own: the parts of x and y multiply like with like."""
+    """x y + z lane by lane, real and imaginary parts as separate lanes: (re x)(re y) + re z, (im x)(im y) + im z."""
     return x(x, y, z), lambda context, builder, signature, arguments: _fused(builder, *arguments)
 
 
 @intrinsic
 def parts_swapped(_, x):
-    """(im, re) of every complex number; a real vector as it is."""
+    """(im, re) of every complex number; a real vector unchanged."""
 
     def generate(context, builder, signature, arguments):
         return _swapped(builder, x, arguments[0]) if x.complex else arguments[0]
@@ -121,9 +121,9 @@ def parts_swapped(_, x):
 
 @intrinsic
 def conj_products(_, like, crossed):
-    """Sums of conj(x) y from the sums of their lanes: `like` of x y, `crossed` of x parts_swapped(y).
+    """Sums of conj(x) y from two lanewise sums: `like` of x y, and `crossed` of x parts_swapped(y).
 
-    Two multiply-adds a step, where the complex product takes two more and two shuffles.
+    The two sums take two multiply-adds per step; complex products would take two more, and two shuffles.
     """
 
     def generate(context, builder, signature, arguments):
@@ -133,7 +133,7 @@ def conj_products(_, like, crossed):
             combine(vector, _swapped(builder, like, vector), flags=_FLAGS)
             for combine, vector in zip((builder.fadd, builder.fsub), arguments, strict=True)
         )
-        # Lanes (re, re, ...) and (im, -im, ...): the even ones of each, taking turns.
+        # Lanes (re, re, ...) and (im, -im, ...): interleave the even lanes of both.
         count = 2 * like.lanes
         return _shuffled(builder, real, [i if i % 2 == 0 else count + i - 1 for i in range(count)], imag)
 
@@ -142,7 +142,7 @@ def conj_products(_, like, crossed):
 
 @intrinsic
 def splat(_, number, like):
-    """The real `number` in every lane of a vector of the type of `like`, a real one."""
+    """The real `number` in every lane of a vector of the type of `like`, which is real."""
 
     def generate(context, builder, signature, arguments):
         scalar = context.cast(builder, arguments[0], signature.args[0], like.real)
@@ -178,7 +178,7 @@ def divide(_, x, y):
 
 
 def _prefetch(vector: Vector, write: bool) -> Any:
-    """Code that asks for the lines of a vector, into every level of the cache."""
+    """Code that prefetches the cache lines of a vector into every level of the cache."""
 
     def generate(context, builder, signature, arguments):
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -186,7 +186,7 @@ def _prefetch(vector: Vector, write: bool) -> Any:
         size = vector.lanes * vector.real.bitwidth // 8 * (2 if vector.complex else 1)
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # To read or to write, into all levels, data rather than code.
+        # Operands of llvm.prefetch: write or read, locality 3 (all cache levels), data cache.
         options = [ir.Constant(word, number) for number in (int(write), 3, 1)]
         for offset in range(0, size, _LINE):
             builder.call(function, [builder.gep(address, [ir.Constant(ir.IntType(64), offset)]), *options])
@@ -196,7 +196,7 @@ def _prefetch(vector: Vector, write: bool) -> Any:
 
 
 def _product(vector: Vector, conjugate: bool) -> Any:
-    """Code of a x + b. Complex: (re a) x + (-/+ im a) (im x, re x) + b, as two multiply-adds of interleaved vectors."""
+    """Code for a x + b; complex as (re a) x + (-/+ im a) (im x, re x) + b: two multiply-adds of interleaved vectors."""
 
     def generate(context, builder, signature, arguments):
         a, x, b = arguments
@@ -226,7 +226,7 @@ def _shuffled(builder: ir.IRBuilder, vector: Any, order: list[int], second: Any 
 
 
 def _address(context: Any, builder: ir.IRBuilder, vector: Vector, signature: Any, arguments: Any) -> Any:
-    """Pointer to a vector at array[i, k, p], of the first four arguments."""
+    """Pointer to a vector at array[i, k, p], given as the first four arguments."""
     array = context.make_array(signature[0])(context, builder, arguments[0])
     _, length, modes = (builder.extract_value(array.shape, axis) for axis in range(3))
     i, k, p = (

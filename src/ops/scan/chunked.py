@@ -23,7 +23,8 @@ def forward(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool, out: Tensor)
     chunks = -(-length // steps)
     local = _position_first(b, steps, chunks)
     single = _position_first(a, steps, chunks) if a.shape[1] > 1 else a[None].expand(steps, -1, -1, -1)
-    # The powers of a constant gate are off by the same rounding in every chunk, which adds up: they are made in double.
+    # Computed in double precision for a constant gate: the rounding of its powers is the same in every chunk and would
+    # accumulate.
     gates = single.to(_wide(a) if a.shape[1] == 1 else a.dtype, copy=True)
     for m in range(1, steps):
         local[m].addcmul_(single[m], local[m - 1])
@@ -51,7 +52,7 @@ def backward(
 
 
 def shifted_conj(a: Tensor, reverse: bool) -> Tensor:
-    """Gates of the adjoint recurrence G_k = g_k + conj(a_{k+1}) G_{k+1}, at the positions where they act."""
+    """Gates of the adjoint recurrence G_k = g_k + conj(a_{k+1}) G_{k+1}: conj(a_{k+1}) at position k."""
     if a.shape[1] == 1:
         return a.conj().resolve_conj()
     end = torch.zeros_like(a[:, :1])
@@ -59,7 +60,7 @@ def shifted_conj(a: Tensor, reverse: bool) -> Tensor:
 
 
 def gate_gradient(a: Tensor, x: Tensor, x0: Tensor | None, db: Tensor, reverse: bool) -> Tensor:
-    """da_k = G_k conj(x_{k-1}), summed over what `a` shares."""
+    """da_k = G_k conj(x_{k-1}), summed over the axes along which `a` is shared."""
     start = torch.zeros_like(x[:, :1]) if x0 is None else x0[:, None]
     previous = torch.cat([x[:, 1:], start], 1) if reverse else torch.cat([start, x[:, :-1]], 1)
     da = db * previous.conj()
@@ -68,14 +69,14 @@ def gate_gradient(a: Tensor, x: Tensor, x0: Tensor | None, db: Tensor, reverse: 
 
 
 def _wide(t: Tensor) -> torch.dtype:
-    """The double precision of t's kind, where the device has one."""
+    """float64 or complex128, whichever matches `t`; on MPS, which has neither, the dtype of `t`."""
     if t.device.type == "mps":
         return t.dtype
     return torch.complex128 if t.is_complex() else torch.float64
 
 
 def _position_first(t: Tensor, steps: int, chunks: int) -> Tensor:
-    """(B, L, P) to a fresh (steps, B, chunks, P), the end padded with zeros."""
+    """(B, L, P) to a new tensor (steps, B, chunks, P), the end padded with zeros."""
     batch, length, modes = t.shape
     padded = t.new_zeros(batch, chunks * steps, modes)
     padded[:, :length] = t

@@ -1,4 +1,4 @@
-"""The scan as one opaque operator, so that torch.compile and torch.export never see (and never rewrite) its inside.
+"""The scan as one opaque operator, which torch.compile and torch.export neither trace nor rewrite.
 
 Gradients, with g the gradient of x (forward direction; `reverse` mirrors the indices):
 
@@ -37,7 +37,7 @@ def implementation(name: str) -> ModuleType:
 
 
 def plain(t: Tensor) -> Tensor:
-    """Contiguous, with lazy conjugation and negation carried out: what a kernel may read through a pointer."""
+    """Contiguous, with lazy conjugation and negation carried out, so that a kernel may read it through a pointer."""
     return t.resolve_conj().resolve_neg().contiguous()
 
 
@@ -84,7 +84,7 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None
     a, x, x0 = ctx.saved_tensors
     need_a, _, need_x0 = ctx.needs_input_grad[:3]
     if torch.is_grad_enabled():
-        # A second derivative is wanted: the same formulas, from operators that autograd follows.
+        # For a second derivative: the same formulas, in operators that autograd records.
         db = scan_op(shifted_conj(a, ctx.reverse), g, None, not ctx.reverse, ctx.backend)
         first = -1 if ctx.reverse else 0
         da = gate_gradient(a, x, x0, db, ctx.reverse) if need_a else None

@@ -41,21 +41,23 @@ def scan(
 
     Args:
         a: gates, real or complex: (P,) constant; (L, P) varying but shared by the batch; (B, L, P) full. A 3-D `a`
-            may have size 1 in its first two dimensions, so (B, 1, P) is a constant of each sample's own. With `dim`:
-            any shape that broadcasts to b's.
+            may have size 1 in its first two dimensions, so (B, 1, P) is one constant gate per sample. With `dim`: any
+            shape that broadcasts to b's.
         b: (B, L, P), L >= 1; with `dim` any shape. Any strides.
         x0: (B, P), the state before the first step (after the last one with `reverse`); None is zero. (S, P) for S
             packed sequences; with `dim` b's shape without that axis.
         reverse: run from the end of the sequence to its beginning.
         backend: "auto", "reference", "torch", "native" or "triton".
-        dim: the axis of b that is the sequence, for a b of any number of axes; None is that of (B, L, P).
+        dim: the sequence axis of b, for b of any number of axes; None: axis 1 of (B, L, P).
         cu_seqlens: (S + 1,) int64 or int32, 0, ..., L: b (1, L, P) holds S sequences, the s-th from cu_seqlens[s] to
-            cu_seqlens[s + 1], each of which starts anew. One pass on a CPU; elsewhere the sequences are padded inside.
+            cu_seqlens[s + 1], each with its own initial state. One pass on a CPU; elsewhere the sequences are padded
+            internally.
     Returns:
         x: the shape of b, in the promoted dtype of the arguments; contiguous where b is (B, L, P). float16 and bfloat16
-        are computed in float32 (complex64 beside a complex argument) and rounded once, at the end. Differentiable in a,
-        b and x0, twice too. Inside forward-mode derivatives and torch.func transforms "auto" is "reference", all that
-        they can follow. The same inputs give the same bits on every run (on the CPU: with the same number of threads).
+        are computed in float32 (complex64 beside a complex argument) and rounded once, at the end. Twice differentiable
+        in a, b and x0. Inside forward-mode derivatives and torch.func transforms "auto" takes "reference", the only
+        backend that they can follow. The same inputs give the same bits on every run (on the CPU: with the same number
+        of threads).
     Raises:
         UsageError: shapes, dtypes or devices that do not fit, or a named backend that cannot run here.
 
@@ -107,7 +109,7 @@ def _along(
         raise UsageError(f"scan takes x0 of b's shape without axis {dim}, {rest}, got {tuple(x0.shape)}.")
     a = a.reshape((1,) * (b.dim() - a.dim()) + tuple(a.shape))
     before, after = math.prod(b.shape[:dim]), math.prod(b.shape[dim + 1 :])
-    # Gates that vary over some of the leading axes are written out; what they share stays shared.
+    # Gates that vary over any of the leading axes are expanded over all of them; otherwise the batch shares them.
     lead = b.shape[:dim] if any(size != 1 for size in a.shape[:dim]) else (1,) * dim
     a = a.expand(*lead, a.shape[dim], *b.shape[dim + 1 :]).reshape(math.prod(lead), a.shape[dim], after)
     flat = b.reshape(before, b.shape[dim], after)
@@ -159,7 +161,7 @@ def _check(a: Tensor, b: Tensor, x0: Tensor | None, sequences: int | None) -> No
 
 
 def prove(backend: str, device: torch.device) -> list[Tensor]:
-    """The case by which Triton's kernels are checked on a device: two chunks on a GPU, gates constant and varying."""
+    """The case that checks the Triton kernels on a device: several chunks on a GPU, gates constant and varying."""
     results, length = [], 300 if device.type == "cuda" else 70
     for gates in ((1, 1, 3), (1, length, 3)):
         a = (0.9 * waves(*gates, device=device, complex=True)).requires_grad_()

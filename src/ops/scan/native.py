@@ -1,11 +1,11 @@
 """Backend `native`: one pass over memory on the CPU, compiled by numba at the first call and cached on disk.
 
-Traffic of the forward: b read, x written. Of the backward: g and x read, the gradient of b written; the gradient of a
-constant `a` is accumulated on the way, in `a`'s dtype over a tile of steps and in double precision across tiles. The
-states of a block of modes stay in registers over a tile (`runtime.vectors`); tiles of time, walked block by block, keep
-what is read and written at a time within the second cache. The memory of a result is asked for some steps ahead, or
-every store would wait for it; what the backward reads, a tile ahead. Arrays beyond the cache move at the speed of
-memory.
+The forward reads b and writes x. The backward reads g and x and writes the gradient of b; it accumulates the gradient
+of a constant `a` in the same pass, in `a`'s dtype within a tile of steps and in double precision across tiles. The
+states of a few modes stay in registers over a tile (`runtime.vectors`); a tile's steps are walked for one vector of
+modes after another, so that the data in use fits the second-level cache. Results are prefetched some steps ahead, or
+every store would wait for its cache line; inputs of the backward are prefetched one tile ahead. Arrays larger than the
+cache are processed at memory bandwidth.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ..runtime.vectors import (
     zeros_like,
 )
 
-# Steps of a tile of time, and how many steps ahead the memory of a result is asked for.
+# Steps in a tile, and how many steps ahead the memory of a result is prefetched.
 _TILE = 64
 _AHEAD = 16
-# Modes in a vector: 16 complex64 are two cache lines, and as much as the registers hold. What is left of the modes goes
-# in fours, then one by one.
+# Modes in a vector: 16 complex64 are two cache lines, as many as the registers hold. Remaining modes are processed four
+# at a time, then one by one.
 _LANES = 16
-# Threads that keep a partial sum of a gate gradient of L steps of their own; more divide the modes.
+# At most this many threads each keep a partial sum of a shared gate gradient (L, P); further ones divide the modes.
 _MOST_GROUPS = 8
 
 
@@ -51,8 +51,8 @@ def forward(
 ) -> None:
     """Write the states to `out` (which may be `b`); shapes as in `custom_op`.
 
-    column: `out` may have more modes than `b`; the states go to its modes from this one.
-    boundaries: (S + 1,) where the sequences packed into the only sample begin and end; x0 is then (S, P).
+    column: first mode of `out` to write; `out` may have more modes than `b`.
+    boundaries: (S + 1,), begin and end of the sequences packed into the only sample; x0 is then (S, P).
     """
     modes, spans = b.shape[2], _spans(b, boundaries)
     values = _np(b)
@@ -75,13 +75,13 @@ def backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Write the gradient of b to `out` (which may be `g`); return the gradients of a (or None) and of x0 (or None).
 
-    column: x, g and out may have more modes than `a`; those from this one on are meant.
+    column: first mode of x, g and out to use; they may have more modes than `a`.
     boundaries: as for `forward`.
     """
     length, modes, spans = x.shape[1], a.shape[2], _spans(x, boundaries)
     constant, threads, packed = a.shape[1] == 1, threads_for(x), boundaries is not None
-    # A task walks a group of samples tile by tile, so that it alone adds to the gate gradients they share. Packed
-    # sequences share no row of them.
+    # A task walks a group of samples tile by tile and is the only one to add to the gate gradients that they share.
+    # Packed sequences share no row of the gate gradient.
     shared = a.shape[0] == 1 and not constant and not packed
     groups = min(len(spans), threads, _MOST_GROUPS) if shared else len(spans)
     values = _np(x)
@@ -129,7 +129,7 @@ def _np(t: Tensor) -> np.ndarray:
 
 
 def _block(rows: int, modes: int, threads: int) -> int:
-    """Modes per task: as many as leave every thread the same work, but no fewer than a vector of them."""
+    """Modes per task: split until every thread has the same work, but into no fewer than one vector of modes."""
     blocks = 1
     while rows * blocks < 4 * threads and (rows * blocks) % threads and modes >= 2 * blocks * _LANES:
         blocks += 1
@@ -138,7 +138,7 @@ def _block(rows: int, modes: int, threads: int) -> int:
 
 @Kernel
 def _forward(a, b, states, spans, reverse, out, column, block, tile):
-    """states (S, 1, P): x0 at first, then where the walk is."""
+    """states (S, 1, P): x0 at first, then the current state of each walk."""
     modes = b.shape[2]
     blocks = -(-modes // block)
     for task in prange(len(spans) * blocks):
@@ -155,7 +155,7 @@ def _forward(a, b, states, spans, reverse, out, column, block, tile):
 
 
 def _forward_tile(lanes, a, b, states, out, column, at, low, high, start, stop, reverse):
-    """Steps start .. stop of a walk, for modes from low, `lanes` at a time; the first mode left over.
+    """Walk steps start .. stop for modes low .. high, `lanes` at a time; return the first mode not processed.
 
     at: the sequence, its sample, its row of gates, the position of its first step.
     """
@@ -188,12 +188,13 @@ def _(lanes, a, b, states, out, column, at, low, high, start, stop, reverse):
 
 @Kernel
 def _backward(a, x, x0, g, spans, reverse, out, states, wide, totals, rows, column, packed, groups, block, tile):
-    """states (S, 1, P): zeros; wide (groups or 0, P): zeros, gradient of a constant gate in double precision, totals
-    (S, 1, P) that of a tile; rows (groups, 1 if packed, or 0; L, P): gradient of a gate that varies; x0 (S, 1, P)."""
+    """states (S, 1, P): zeros at first; wide (groups or 0, P): zeros at first, gradient of a constant gate in double
+    precision; totals (S, 1, P): its share of one tile; rows (groups, 1 if packed, or 0; L, P): gradient of a varying
+    gate; x0 (S, 1, P)."""
     count, modes = len(spans), a.shape[2]
     blocks = -(-modes // block)
     for task in prange(groups * blocks):
-        # The forward wrote the last samples last: they are still in the cache.
+        # Start with the last samples: the forward wrote them last, so they are still in the cache.
         group = groups - 1 - task // blocks
         low = (task % blocks) * block
         high = min(modes, low + block)
@@ -214,10 +215,10 @@ def _backward(a, x, x0, g, spans, reverse, out, states, wide, totals, rows, colu
 
 
 def _adjoint_tile(lanes, a, x, x0, g, out, rows, states, wide, totals, at, low, high, span, reverse):
-    """Steps of the walk against the recurrence, for modes from low; otherwise as `_forward_tile`.
+    """As `_forward_tile`, for the adjoint, which walks against the recurrence.
 
     at: the sequence, its sample, its row of gates, its group, its row of gate gradients, whether it is the first to
-    write there, column. span: first step and stop, and where the sequence begins and ends.
+    write that row, column. span: start and stop step, and the begin and end of the sequence.
     """
 
 

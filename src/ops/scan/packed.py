@@ -1,7 +1,7 @@
-"""The scan of sequences of different lengths, packed one behind the other into one sample.
+"""The scan of sequences of different lengths that are concatenated into one sample.
 
-On a CPU one pass of the native kernels, which start anew at every boundary. Elsewhere the sequences are laid side by
-side, filled up to the longest, and packed again. Nothing of one sequence reaches another, NaN included.
+On a CPU the native kernels take one pass and reset the state at every boundary. Elsewhere the sequences are padded to
+the longest, scanned as a batch, and packed again. No value of one sequence reaches another, not even NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .reference import scan as reference_scan
 
 
 def packed_scan(a: Tensor, b: Tensor, x0: Tensor | None, boundaries: Tensor, reverse: bool, backend: str) -> Tensor:
-    """x (1, total, P), from a (1, 1 or total, P), b (1, total, P) and x0 (S, P) or None, all of one dtype."""
+    """States x (1, total, P) for a (1, 1 or total, P), b (1, total, P) and x0 (S, P) or None, all of one dtype."""
     if backend == "native":
         return packed_scan_op(a, b, x0, boundaries, reverse)
     rows = Rows(boundaries, reverse)
@@ -30,11 +30,11 @@ def packed_scan(a: Tensor, b: Tensor, x0: Tensor | None, boundaries: Tensor, rev
 
 
 class Rows:
-    """Packed sequences side by side, filled up behind the last step of each one's walk, which is zeros.
+    """Packed sequences to a padded batch and back; the padding follows the last step of each sequence's walk.
 
     Args:
         boundaries: (S + 1,) int64, 0, ..., total.
-        reverse: the walk goes backward, so what is filled up lies in front.
+        reverse: the walk goes backward, so the padding is in front.
     """
 
     def __init__(self, boundaries: Tensor, reverse: bool = False):
@@ -102,7 +102,7 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None
     a, x, x0, boundaries = ctx.saved_tensors
     need_a, _, need_x0 = ctx.needs_input_grad[:3]
     if torch.is_grad_enabled():
-        # A second derivative is wanted: the same formulas, from operators that autograd follows.
+        # For a second derivative: the same formulas, in operators that autograd records.
         db = packed_scan_op(shifted_conj(a, ctx.reverse), g, None, boundaries, not ctx.reverse)
         starts = boundaries[1:] - 1 if ctx.reverse else boundaries[:-1]
         before = torch.zeros_like(x[0, starts]) if x0 is None else x0
@@ -121,7 +121,8 @@ def checked_boundaries(what: str, cu_seqlens: Any, b: Tensor) -> Tensor:
     """cu_seqlens as int64, for a packed b (1, total, ...).
 
     Raises:
-        UsageError: not 0, ..., total in increasing order (values are seen on a CPU only), or a batch of several.
+        UsageError: not a strictly increasing 0, ..., total (values are checked on a CPU only), wrong type, shape, dtype
+            or device, or a batch of more than one sample.
     """
     if not isinstance(cu_seqlens, Tensor):
         raise UsageError(

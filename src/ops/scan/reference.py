@@ -1,4 +1,4 @@
-"""The oracle: the recurrence as it is written down, one step after another, differentiated by autograd."""
+"""The oracle: the recurrence exactly as written, step by step, differentiated by autograd."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def scan(a: Tensor, b: Tensor, x0: Tensor | None, reverse: bool) -> Tensor:
-    """x_k = a_k x_{k-1} + b_k for a (B or 1, L or 1, P), b (B, L, P), x0 (B, P) or None; one graph node a step."""
+    """x_k = a_k x_{k-1} + b_k for a (B or 1, L or 1, P), b (B, L, P), x0 (B, P) or None; one graph node per step."""
     state = torch.zeros_like(b[:, 0]) if x0 is None else x0
     states: list[Tensor] = []
     # One unbind for all steps: the gradient of L separate slices would touch L full-size tensors.

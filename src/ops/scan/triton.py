@@ -11,19 +11,19 @@ from torch import Tensor
 
 from .triton_kernels import scan_kernel, shared_gate_kernel
 
-# Values of a tile that one warp holds, 64 or 32 registers a thread; the adjoint holds two to four such tiles.
+# Values in one warp's tile, 64 or 32 registers per thread; the adjoint holds two to four such tiles.
 _TILE, _ADJOINT_TILE = 2048, 1024
 # A row of a tile: 32 threads with one 16-byte access each.
 _WIDEST = 128
 # Warps that keep enough loads in flight to saturate the memory of one multiprocessor.
 _WARPS_PER_PROCESSOR = 8
-# Fewest steps in a chunk, so that passing over the chunk ends stays cheap.
+# Fewest steps in a chunk, so that the pass over the chunk ends stays cheap.
 _SHORTEST = 64
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How one launch is cut: tile (block_l, block_w reals), warps, and chunks of `rows` steps (a power of two)."""
+    """Partition of one launch: tile (block_l steps, block_w reals), warps, chunks of `rows` steps (a power of two)."""
 
     block_l: int
     block_w: int
@@ -182,5 +182,5 @@ def _real(t: Tensor) -> Tensor:
 
 @cache
 def _processors(device: torch.device) -> int:
-    # In the interpreter every program costs the same and none runs beside another.
+    # Triton's interpreter runs one program at a time.
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

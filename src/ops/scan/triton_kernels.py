@@ -1,25 +1,25 @@
-"""The Triton kernel of the scan: one function that does the forward, the adjoint and the chunk ends.
+"""The Triton kernel of the scan: one function for the forward, the adjoint and the chunk ends.
 
 Layout. Tensors are (B, L, P) contiguous; a complex one is read as (B, L, P, 2) reals and computed as separate real and
-imaginary parts in the pointers' own precision (float32, or float64 for checks). A program owns BLOCK_P neighbouring
-modes of one sample and walks `rows` steps in tiles of BLOCK_L, the state carried from tile to tile in registers. With
-one warp and BLOCK_P covering a warp's width, every thread holds whole columns of the tile, so that the scan inside a
-tile is serial arithmetic in registers: no shuffle, no shared memory, the rounding of the plain loop.
+imaginary parts in the pointers' own precision (float32, or float64 for checks). A program owns BLOCK_W neighbouring
+reals of one sample's steps and walks `rows` steps in tiles of BLOCK_L, carrying the state from tile to tile in
+registers. With one warp and BLOCK_W covering a warp's width, every thread holds whole columns of the tile, so that the
+scan inside a tile is serial arithmetic in registers: no shuffle, no shared memory, the rounding of the plain loop.
 
 Walking. Step j of the walk visits position k(j) = j, or L-1-j with DESCEND, so a reversed scan is address arithmetic
 and never Triton's own `reverse`. The adjoint G_k = g_k + conj(a_{k+1}) G_{k+1} walks the other way with the gates of
 the position visited just before, conjugated; da_k = G_k conj(x_{k-1}) takes the state of the position visited next.
 
-Chunks. When B P alone does not fill the chip the sequence is cut into chunks that run side by side: a pass that
-leaves only each chunk's end state and gate product (ENDS), the same kernel over the (B, chunks, P) ends, and the
-pass proper, each chunk starting from its predecessor's end.
+Chunks. When B P alone does not fill the GPU, the sequence is cut into chunks that run in parallel, in three passes: one
+that writes only each chunk's end state and gate product (ENDS), the same kernel over the (B, chunks, P) ends, and the
+main pass, in which each chunk starts from its predecessor's end.
 
-Bytes per complex64 element, and the floor at 4.3 TB/s (1 ps an element is 1 us for a million):
+Bytes per complex64 element, and the least time at 4.3 TB/s (1 ps per element is 1 us per million elements):
     forward, one chunk     b read, x written                            16 B   3.7 ps
     forward, chunks        b read twice, x written                      24 B   5.6 ps
     adjoint, constant a    g read (twice in chunks), x read, G written  24 B   5.6 ps  (32 B, 7.4 ps)
     adjoint, full a        g, a (twice in chunks), x read, G, da written  40 B   9.3 ps  (56 B, 13 ps)
-so that (32, 4096, 64) needs at least 31 us forward in one chunk and 47 us in chunks, which is what it runs in.
+The forward of (32, 4096, 64) thus needs at least 31 us in one chunk, or 47 us in several, which this shape uses.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def last_row(values, index, BLOCK_L: tl.constexpr):
     return tl.sum(tl.where(index[:, None] == BLOCK_L - 1, values, tl.zeros_like(values) * -1.0), axis=0)
 
 
-# Lengths do not pick a kernel of their own: one compilation serves every sequence length.
+# No specialisation on lengths: one compilation serves every sequence length.
 @triton.jit(do_not_specialize=["length", "rows", "chunks", "log_rows"])
 def scan_kernel(
     a,
@@ -128,7 +128,7 @@ def scan_kernel(
     (B, L, width), or partial sums (B, chunks, width) of a constant gate; products: gate product of each chunk (ENDS).
     width: reals per step, 2 P or P. rows: steps per chunk, 2**log_rows. a_sample, a_step: strides of a in reals.
     """
-    # 64-bit before it multiplies anything: B L P passes 2**31 on a large card.
+    # Convert to 64 bits before multiplying: B L P may exceed 2**31 on a large card.
     pid = tl.program_id(0).to(tl.int64)
     blocks = tl.cdiv(width, BLOCK_W)
     block = pid % blocks
@@ -184,7 +184,7 @@ def scan_kernel(
             if ADJOINT:
                 a_im = -a_im
         # The carry enters through the first row; the scan then needs no gate products. Only the last tile of a
-        # sequence is ragged, with nothing behind it that could read a carry, so steps past the end need no identity.
+        # sequence can be partial, and nothing reads its carry, so steps past the end need no identity element.
         top = index[:, None] == 0
         value_re = tl.where(top, value_re + a_re * state_re[None, :] - a_im * state_im[None, :], value_re)
         value_im = tl.where(top, value_im + a_re * state_im[None, :] + a_im * state_re[None, :], value_im)
@@ -247,8 +247,8 @@ def scan_kernel(
         if not CONSTANT:
             store_row(products + end, product_re, product_im, lanes, lane_mask, COMPLEX)
         else:
-            # a ** rows by squaring, which doubles the relative error each time: in double precision. Adjoint gates
-            # are conjugated already. Samples that share a gate write the same value.
+            # a ** rows by repeated squaring, in double precision because each squaring doubles the relative error.
+            # Adjoint gates are already conjugated. Samples that share a gate write the same value.
             power_re, power_im = gate_re.to(tl.float64), gate_im.to(tl.float64)
             for _ in range(log_rows):
                 old = power_re
@@ -275,7 +275,7 @@ def shared_gate_kernel(
     BLOCK_L: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
-    """da_k = sum over samples of G_k conj(x_{k-1}), one block of steps and modes a program, samples in order.
+    """da_k = sum over samples of G_k conj(x_{k-1}); one block of steps and modes per program, samples in order.
 
     DESCEND is the direction of the forward scan: x_{k-1} is then the state at k+1.
     """
@@ -312,7 +312,7 @@ def shared_gate_kernel(
 
 @triton.jit
 def power(re, im, log_exponent: tl.constexpr):
-    """z ** (2 ** log_exponent) by squaring, which doubles the relative error each time: in double precision."""
+    """z ** (2 ** log_exponent) by repeated squaring, in double precision: each squaring doubles the relative error."""
     wide_re, wide_im = re.to(tl.float64), im.to(tl.float64)
     for _ in tl.static_range(log_exponent):
         old = wide_re

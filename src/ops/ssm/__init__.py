@@ -1,4 +1,4 @@
-"""Layers' inner loops done in one operator: what a layer runs, with nothing of size (B, L, H, P) in memory."""
+"""The inner loop of a layer as one operator, without a tensor of size (B, L, H, P) in memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The arguments of `ssm` as one record: every pass takes it whole, and only the operators see it flattened.
+"""The arguments of `ssm` as one record. Every pass takes the record; only the custom operators take its fields.
 
-A new option is a field here and an argument of `ssm`; the operators' signatures follow from the fields.
+A new option is a field here and an argument of `ssm`; the operators' signatures are derived from the fields.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..scan.custom_op import plain
 
 
 class Arguments(NamedTuple):
-    """What `ssm` computes: a and input_gain with three axes, (1 or B, 1 or L, P), all in the computation's dtype.
+    """Arguments of one `ssm`: a and input_gain with three axes, (1 or B, 1 or L, P), all in the computation's dtype.
 
     Tensors come first, then options.
     """
@@ -32,7 +32,7 @@ class Arguments(NamedTuple):
     checkpoint: bool = False
 
     def in_memory(self) -> Arguments:
-        """The same with every parameter contiguous: compiled graphs misread a lazily conjugated tensor."""
+        """A copy with every parameter contiguous, since compiled graphs misread lazily conjugated tensors."""
         parameters = {name: plain(t) for name in PARAMETERS if (t := getattr(self, name)) is not None}
         return self._replace(**parameters)
 

@@ -1,11 +1,11 @@
-"""Both directions of a bidirectional diagonal SSM in one operator, which share what goes in and what comes out.
+"""Both directions of a bidirectional diagonal SSM in one operator, sharing the products at its input and output.
 
-With the notation of `passes`, X_f and X_b the states of the two scans, side by side in one (B L, 4P) array:
+In the notation of `passes`, with the states X_f and X_b of the two scans side by side in one (B L, 4P) array:
 
     V = gain (U W_B),  X = [scan(V), reverse scan(V)],  Y = D U + X W_C
     [G_f, G_b] = dY W_C^T,  adjoint scans in place,  G = G_f + G_b,  then as in one direction
 
-so U is read once and Y written once, in seven products instead of twelve. Pieces are whole samples.
+so U is read once and Y written once, in six products instead of twelve. Pieces are whole samples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .op import compose, like_wanted
 from .passes import Prepared, Sums
 from .pieces import Piece, Scratch, longest_whole, most_rows, pieces
 
-# The backend whose scans can write to, and read from, a part of the modes of an array.
+# The only backend whose scans can read and write some of the modes of an array.
 _BACKEND = "native"
 
 
@@ -41,14 +41,14 @@ def bidirectional_ssm(
     checkpoint: bool = False,
     D: Tensor | None = None,
 ) -> Tensor:
-    """y of `ssm` with C and D, plus y of `ssm` with C_backward and `reverse`: a layer that runs both ways, from rest.
+    """y of `ssm` with C and D, plus y of `ssm` with C_backward and `reverse`: both directions, each from rest.
 
     Args:
         u, Lambda_bar, B, input_gain, checkpoint: as for `ssm`; the same in both directions.
         C, C_backward: (H_out, P) complex.
         conj_sym, D: as for `ssm`.
     Returns:
-        (B, L, H_out) in the dtype of u, differentiable in every tensor argument, and twice.
+        (B, L, H_out) in the dtype of u, twice differentiable in every tensor argument.
     Raises:
         UsageError: shapes that do not fit.
     """
@@ -57,7 +57,7 @@ def bidirectional_ssm(
     arguments = prepared(u, Lambda_bar, B, C, D=D, x0=None, **shared)
     check_shapes(u, Lambda_bar, B, C_backward, None, input_gain, D)
     name = choose("scan", "auto", u.device, proof=prove)
-    # Recomputation by pieces of a sample needs the states of one direction at a time.
+    # To recompute a sample in several pieces, each direction has to run by itself.
     if name != _BACKEND or (checkpoint and u.shape[1] > longest_whole(u, len(B))):
         backward = ssm(u, Lambda_bar, B, C_backward, reverse=True, **shared)[0]
         return ssm(u, Lambda_bar, B, C, D=D, **shared)[0] + backward
@@ -72,7 +72,7 @@ class _BothWays(Prepared):
         super().__init__(arguments._replace(C=torch.cat([plain(arguments.C), plain(C_backward)], 1)))
 
     def states(self, piece: Piece, u: Tensor, v: Tensor, x: Tensor) -> None:
-        """Write the states of whole samples to x (B, L, 2P); v (B, L, P) is for what drives them."""
+        """Write the states of whole samples to x (B, L, 2P); v (B, L, P) is scratch for the input gain B u."""
         self.drive(piece, u, v)
         a, scan = plain(piece.of(self.a)), implementation(_BACKEND)
         scan.forward(a, v, None, False, x)
@@ -144,7 +144,7 @@ def bidirectional_backward_op(*given: Any) -> tuple[Tensor, ...]:
             total = torch.add(adjoint[..., :modes], adjoint[..., modes:], out=v.of(piece))
             sums.add_input(piece, u[samples], total)
         found = sums.gradients()
-    # Copies: of one output feature the halves are views of one memory, which an operator may not return.
+    # Clone: with one output feature the halves would be views of the same memory, which an operator may not return.
     halves = found["C"].tensor_split(2, 1)
     found["C"], gC_backward = (half.clone(memory_format=torch.contiguous_format) for half in halves)
     values = [arguments.a.new_empty(0) if (g := found.get(name)) is None else g for name in DIFFERENTIABLE]

@@ -32,31 +32,32 @@ def ssm(
 ) -> tuple[Tensor, Tensor]:
     """x_k = Lambda_bar x_{k-1} + gain_k B u_k,  y_k = 2 Re(C x_k) + D u_k  (Re(C x_k) without `conj_sym`).
 
-    The two products are real matrix products on the interleaved (re, im) view of the state, the scan runs in place
-    between them, and the backward is written out: it keeps u and x, or u alone with `checkpoint`.
+    The two products are real matrix products on the interleaved (re, im) view of the state, with the scan in place
+    between them. The hand-written backward keeps u and x, or only u with `checkpoint`.
 
     Args:
         u: (B, L, H) real input. float16 and bfloat16 are computed in float32, autocast included.
-        Lambda_bar: complex, (P,) constant; (L, P) or (B, L, P) varying; (B, 1, P) a constant of each sample's own.
-        B: (P, H) complex, input matrix: discretised (B_bar), or as it is beside an `input_gain`.
+        Lambda_bar: complex, (P,) constant; (L, P) or (B, L, P) varying; (B, 1, P) one constant per sample.
+        B: (P, H) complex, input matrix: discretised (B_bar), or not discretised if `input_gain` is given.
         C: (H_out, P) complex, output matrix.
         x0: (B, P) state before the first step (after the last one with `reverse`); None is zero.
         reverse: run from the end of the sequence to its beginning.
-        conj_sym: the P modes stand for conjugate pairs kept once, so the output is twice the real part.
-        backend: of the scan, see `fractal_ssm.scan`.
-        input_gain: gain of the input per step and mode, the gamma of `discretize`, real or complex, (L, P), (B, L, P)
-            or (B, 1, P). With a step of its own at every position B_bar_k = gain_k B needs no (L, P, H) tensor.
-        lengths: (B,) int64, 1..L; x_last is then taken after each sample's own last valid step (not with `reverse`).
-        checkpoint: never hold all states: both directions go through the batch by pieces of 2^16 states, or of 512
-            positions where that is more (on a GPU 2^18, 4,096 or a sixteenth of the batch), and the backward makes each
-            one's states again. Equal gradients; the peak is that of u, y, their gradients, and twice the states of a
-            piece.
-        D: (H,) real, feedthrough, where H_out = H.
+        conj_sym: each of the P modes stands for a conjugate pair, so the output is twice the real part.
+        backend: backend of the scan, see `fractal_ssm.scan`.
+        input_gain: gain of the input per step and mode, the gamma of `discretize`, real or complex, (P,), (L, P),
+            (B, L, P) or (B, 1, P). With steps that vary, B_bar_k = gain_k B then needs no (L, P, H) tensor.
+        lengths: (B,) int64 or int32, 1..L; x_last is then the state after each sample's last valid step (not with
+            `reverse`).
+        checkpoint: never hold all states. Forward and backward take the batch in pieces of 2^16 states, or of 512
+            positions if that is more (on a GPU the most of 2^18 states, 4,096 positions and a sixteenth of the batch),
+            and the backward recomputes the states of each piece. The gradients are equal; peak memory is u, y, their
+            gradients, and twice the states of a piece.
+        D: (H,) real, feedthrough; requires H_out = H.
     Returns:
         y: (B, L, H_out) in the dtype of u;  x_last: (B, P) complex, the state after the last step (at position 0 with
-        `reverse`). Differentiable in every tensor argument, through x_last too, and twice.
+        `reverse`). Both are twice differentiable in every tensor argument.
     Raises:
-        UsageError: shapes that do not fit, or a named backend that cannot run here.
+        UsageError: shapes or dtypes that do not fit, lengths with `reverse`, or a named backend that cannot run here.
     """
     require_switches("ssm", reverse=reverse)
     require_tensors("ssm", lengths=lengths)
@@ -77,7 +78,7 @@ def ssm(
         y, x_last = compose(scan, arguments)
         return y.to(u.dtype), x_last
     if name == "triton" and fused_kernels(without_D := arguments._replace(u=u, D=None)) is not None:
-        # These kernels cast what they load (no copy in single precision), and know no D.
+        # These kernels cast what they load, so u needs no copy in single precision; they do not support D.
         y, x_last, _ = ssm_op(*without_D)
         return (y if D is None else torch.addcmul(y, arguments.D, u)).to(u.dtype), x_last
     y, x_last, _ = ssm_op(*arguments)
@@ -96,7 +97,7 @@ def prepared(
     conj_sym: bool,
     checkpoint: bool,
 ) -> Arguments:
-    """The record of an SSM: arguments checked, tensors in the dtype of the computation, gates with three axes."""
+    """The record of arguments: checked, with tensors in the dtype of the computation and gates with three axes."""
     require_given("ssm", u=u, Lambda_bar=Lambda_bar, B=B, C=C)
     require_tensors("ssm", x0=x0, input_gain=input_gain, D=D)
     require_switches("ssm", conj_sym=conj_sym, checkpoint=checkpoint)

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ..runtime.kernel import Kernel, threads_for
 
-# Rows of a task, and rows summed in the precision of u before they are added in double precision.
+# Rows of a task, and rows summed in the precision of u before their sum is added in double precision.
 _TASK, _TILE = 1024, 64
 
 
 def feedthrough_gradients(u: Tensor, gy: Tensor, D: Tensor, gu: Tensor) -> Tensor:
     """Write gu = D gy; return the sum of gy u over rows, (H,). u, gy, gu: (rows, H). All are contiguous, of one dtype.
 
-    Cost: three numbers moved an element. Compiles in about 2 s at its first call, and is cached on disk.
+    Moves three numbers per element. The first call compiles for about 2 s; the result is cached on disk.
     """
     sums = torch.zeros(-(-len(u) // _TASK), u.shape[1], dtype=torch.float64)
     _gradients(threads_for(u), *(t.detach().numpy() for t in (u, gy, D, gu, sums)))

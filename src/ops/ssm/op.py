@@ -1,7 +1,7 @@
 """The operator behind `ssm`, its hand-written backward, and the same map composed of differentiable parts.
 
-`passes` has the passes of both. On GPUs `triton` has kernels that do all of a chunk at once and keep the states at
-chunk borders in place of x.
+`passes` computes both. For GPUs `triton` has fused kernels that process whole chunks and keep the states at chunk
+borders instead of x.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .pieces import input_matrix, output_matrix
 
 
 def fused_kernels(arguments: Arguments) -> ModuleType | None:
-    """The module of the fused kernels where they are the way to run `ssm`. They know neither D nor input_gain."""
+    """The module of the fused kernels if `ssm` should use them, else None. They support neither D nor input_gain."""
     if arguments.backend != "triton" or arguments.D is not None or arguments.input_gain is not None:
         return None
     from . import triton
@@ -72,7 +72,7 @@ def ssm_backward_op(*given: Any) -> tuple[Tensor, ...]:
     else:
         with torch.autocast(arguments.u.device.type, enabled=False):
             found = passes.backward(arguments, kept, gy, gx_last, need_gates)
-    # An operator returns no None.
+    # A custom operator cannot return None.
     return tuple([arguments.a.new_empty(0) if (g := found.get(name)) is None else g for name in DIFFERENTIABLE])
 
 
@@ -82,7 +82,7 @@ def _(*given: Any) -> tuple[Tensor, ...]:
 
 
 def like_wanted(arguments: Arguments, need_gates: bool) -> tuple[Tensor, ...]:
-    """A tensor for each gradient that the backward operators give, empty where there is none."""
+    """One tensor for each gradient that the backward operators return, empty where there is none."""
     wanted = {name: getattr(arguments, name) for name in DIFFERENTIABLE}
     if not need_gates:
         wanted |= {"a": None, "input_gain": None}
@@ -128,7 +128,7 @@ ssm_op.register_autograd(_backward, setup_context=_save)
 
 
 def compose(scan: Callable[..., Tensor], arguments: Arguments) -> tuple[Tensor, Tensor]:
-    """The same map from parts that autograd follows: for transforms, and for second derivatives."""
+    """The same map composed of operators that autograd records, for transforms and second derivatives."""
 
     def run(u, a, B, C, D, input_gain, x0):
         with torch.autocast(u.device.type, enabled=False):

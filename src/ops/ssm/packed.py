@@ -1,4 +1,4 @@
-"""The diagonal SSM over sequences packed behind each other: products over all positions, and one packed scan."""
+"""The diagonal SSM over sequences concatenated into one sample: products over all positions, and one packed scan."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def packed_ssm(
     """`ssm`, and with C_backward `bidirectional_ssm`, of S sequences in one sample.
 
     Args:
-        u: (1, total, H), of the precision of B.
+        u: (1, total, H), in the precision of B.
         Lambda_bar, input_gain: (P,) or (1, total, P).
         boundaries: (S + 1,) int64, 0, ..., total.
         x0: (S, P), the state before each sequence; None is zero.
-        checkpoint: make the states again in the backward, all at once.
+        checkpoint: recompute the states in the backward, all at once.
     Returns:
-        y: (1, total, H_out);  x_last: (S, P), the state after each sequence, of the forward direction.
+        y: (1, total, H_out);  x_last: (S, P), the state of the forward direction after each sequence.
     """
     conj_factor = 2.0 if conj_sym else 1.0
 

@@ -1,12 +1,12 @@
-"""The passes of `ssm_op` over a batch, piece by piece: with all states kept, or made again for the backward.
+"""The passes of `ssm_op` over a batch, piece by piece, with all states kept or recomputed for the backward.
 
-With X = [Re x, Im x] interleaved, (B L, 2P), and real matrices W_B (H, 2P), W_C (2P, H_out) made of B and C:
+With X = [Re x, Im x] interleaved, (B L, 2P), and real matrices W_B (H, 2P), W_C (2P, H_out) built from B and C:
 
     V = gain (U W_B),  X = scan(V) in place,  Y = D U + X W_C
     G = adjoint scan(dY W_C^T) in place,  dgain = G conj(U W_B),  G' = conj(gain) G
     dU = D dY + G' W_B^T,  dW_B = U^T G',  dW_C = X^T dY,  dD = sum of dY U
 
-so that products are real (a quarter of the complex flops each way) and the complex layout costs no copy.
+so that the products are real (a quarter of the complex flops) and the complex layout costs no copy.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .pieces import (
 
 
 class Prepared:
-    """An SSM ready to run: its parameters in memory that kernels can read, and the real matrices W_B and W_C."""
+    """An SSM ready to run: parameters that kernels can read through pointers, and the real matrices W_B and W_C."""
 
     def __init__(self, arguments: Arguments):
         arguments = arguments.in_memory()
         self.a, self.B, self.C, self.D = arguments.a, arguments.B, arguments.C, arguments.D
         self.input_gain, self.x0, self.reverse = arguments.input_gain, arguments.x0, arguments.reverse
         self.conj_factor, self.backend = arguments.conj_factor, arguments.backend
-        # Where the last state of a piece is.
+        # Position of a piece's last state.
         self.end = 0 if self.reverse else -1
         self.W_B, self.W_C = input_matrix(self.B), output_matrix(self.C, self.conj_factor)
 
@@ -61,9 +61,9 @@ class Prepared:
 
 
 class Sums:
-    """The gradients that every piece adds to, and that of u, of which every piece writes its part.
+    """The gradients: that of u, which every piece writes its part of, and the sums that every piece adds to.
 
-    need_gates: whether those of a and input_gain are wanted.
+    need_gates: whether the gradients of a and input_gain are wanted.
     """
 
     def __init__(self, system: Prepared, u: Tensor, need_gates: bool):
@@ -78,7 +78,7 @@ class Sums:
         self._gain_gradient = None if gain is None else torch.zeros_like(gain)
 
     def add_output(self, piece: Piece, u: Tensor, x: Tensor, gy: Tensor | None, g: Tensor) -> None:
-        """C and D; g is what y passes on to the states x."""
+        """Add to the gradients of C and D; write the gradient that y passes on to the states x to g."""
         if self._gD is not None:
             self._feedthrough(u, gy, self._gu[piece[:2]])
         if gy is None:
@@ -88,11 +88,11 @@ class Sums:
         product(rows(gy), self._system.W_C.t(), g)
 
     def add_gate(self, piece: Piece, ga: Tensor) -> None:
-        """a."""
+        """Add to the gradient of a."""
         piece.of(self._ga).add_(ga)
 
     def add_input(self, piece: Piece, u: Tensor, g: Tensor) -> None:
-        """u, B and input_gain, from the gradient of what drives the states; overwrites it."""
+        """Gradients of u, B and input_gain from g, the gradient of the scan's input; overwrites g."""
         if self._gain_gradient is not None:
             v = torch.empty_like(g)
             product(rows(u), self._system.W_B, v)
@@ -105,7 +105,7 @@ class Sums:
         product(rows(g), self._system.W_B.t(), self._gu[piece[:2]], add=self._gD is not None)
 
     def gradients(self) -> dict[str, Tensor | None]:
-        """By the name of the argument; None for what is absent or not wanted."""
+        """Gradients by argument name; None for an argument that is absent or whose gradient is not wanted."""
         gB = torch.view_as_complex(self._gW_B.contiguous().view(len(self._gW_B), -1, 2)).t().contiguous()
         gC = self._gW_C.contiguous().view(len(self._gW_C), -1, 2)
         gC = torch.complex(gC[..., 0] * self._system.conj_factor, gC[..., 1] * -self._system.conj_factor)
@@ -125,7 +125,7 @@ class Sums:
 
 
 def kept_states(u: Tensor, modes: int, checkpoint: bool) -> int:
-    """How many states a sample keeps for the backward: all, or those between the parts it is cut into."""
+    """Number of states kept per sample for the backward: all, or those between the parts of a sample."""
     return parts(u.shape[1], most_rows(u, modes, checkpoint)) - 1 if checkpoint else u.shape[1]
 
 
@@ -160,10 +160,10 @@ def forward(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     arguments: Arguments, kept: Tensor, gy: Tensor | None, gx_last: Tensor | None, need_gates: bool
 ) -> dict[str, Tensor | None]:
-    """Gradients by the name of the argument; None for what is absent or not wanted."""
+    """Gradients by argument name; None for an argument that is absent or whose gradient is not wanted."""
     system, u, lengths = Prepared(arguments), arguments.u, arguments.lengths
     (batch, length, _), modes = u.shape, len(system.B)
-    # A sample has all its states, or fewer than it has parts.
+    # kept holds all L states of a sample, or one fewer than it has parts.
     recomputed = kept.shape[1] != length
     work = pieces(batch, length, most_rows(u, modes, recomputed), system.reverse)
     sums, g = Sums(system, u, need_gates), Scratch(kept, modes, work)
@@ -195,10 +195,10 @@ def backward(
 def _states(
     system: Prepared, piece: Piece, u: Tensor, kept: Tensor, scratch: Scratch | None
 ) -> tuple[Tensor | None, Tensor]:
-    """The state that enters the piece, and those within, made again if there is `scratch` for them."""
+    """The state that enters the piece, and the states within, recomputed into `scratch` if it is given."""
     samples, steps, part = piece
     if part:
-        # Among all states, that of the step before; else the one kept for this part.
+        # With all states kept, the state of the step before; otherwise the one kept for this part.
         at = part - 1 if scratch is not None else steps.stop if system.reverse else steps.start - 1
         start = plain(kept[samples, at])
     else:
@@ -210,7 +210,7 @@ def _states(
 
 
 def _last_steps(lengths: Tensor, steps: slice) -> tuple[Tensor, Tensor, Tensor]:
-    """(B,) each: 0 .. B - 1, where in the piece the sample's last step is, and whether it is there at all."""
+    """(B,) each: 0 .. B - 1, the position of each sample's last step within the piece, and whether it is in it."""
     at = lengths - 1 - steps.start
     size = steps.stop - steps.start
     return torch.arange(lengths.shape[0], device=lengths.device), at.clamp(0, size - 1), (at >= 0) & (at < size)

@@ -1,8 +1,8 @@
-"""What the operators of this folder share: the order in which they go through a batch, and products of its rows.
+"""What the operators of this folder share: the order in which they process a batch, and products of its rows.
 
-A piece is some whole samples, or a part of one sample: rows of contiguous memory, so that every product reads and
+A piece is several whole samples or a part of one sample: rows contiguous in memory, so that every product reads and
 writes the tensors themselves. The states of a piece, or their gradients, stay in a processor's cache between the
-product that makes them and the one that uses them.
+product that computes them and the one that uses them.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# States of a piece (2 MB of complex64), but no fewer positions than the second: a product of fewer rows leaves the
-# threads too little to do. Twice as many of both where all states are kept and only their gradients come in pieces.
+# States of a piece (2 MB of complex64), and its fewest positions: a product of fewer rows leaves the threads too little
+# to do. Both are doubled if all states are kept and only their gradients are computed in pieces.
 _STATES = 2**18
 _FEWEST = 4096
-# The same where the states are made again, to save memory: a piece then has two arrays of states, 0.5 MB each.
+# The same where states are recomputed to save memory: a piece then has two arrays of states, 0.5 MB each.
 _STATES_REMADE = 2**16
 _FEWEST_REMADE = 512
 
 
 class Piece(NamedTuple):
-    """Samples, steps, and which part of its samples it is: 0, 1, ... in the order of the recurrence."""
+    """Samples, steps, and the index of the part of these samples: 0, 1, ... in the order of the recurrence."""
 
     samples: slice
     steps: slice
     part: int
 
     def of(self, t: Tensor) -> Tensor:
-        """Of (B or 1, L or 1, ...) what belongs to this piece."""
+        """The entries of t (B or 1, L or 1, ...) that belong to this piece."""
         return t[self.samples if t.shape[0] > 1 else slice(None), self.steps if t.shape[1] > 1 else slice(None)]
 
 
 def most_rows(u: Tensor, modes: int, checkpoint: bool) -> int:
     """Positions that a piece of u (B, L, H) may hold.
 
-    A GPU takes everything at once, but with `checkpoint` a sixteenth.
+    A GPU takes the whole batch at once, or with `checkpoint` a sixteenth of it.
     """
     rows = u.shape[0] * u.shape[1]
     if u.device.type != "cpu":
@@ -47,17 +47,17 @@ def most_rows(u: Tensor, modes: int, checkpoint: bool) -> int:
 
 
 def longest_whole(u: Tensor, modes: int) -> int:
-    """Positions of a sample that may be one piece by itself, both directions of `modes` together, with `checkpoint`."""
+    """Most positions of a sample that is a single piece with `checkpoint`, for two directions of `modes` each."""
     return max(_FEWEST, _STATES // (2 * modes), u.shape[0] * u.shape[1] // 16)
 
 
 def parts(length: int, most: int) -> int:
-    """Into how many parts a sample is cut."""
+    """Number of parts that a sample is divided into."""
     return 1 if length <= most else -(-length // most)
 
 
 def pieces(batch: int, length: int, most: int, reverse: bool = False) -> list[Piece]:
-    """All pieces of at most `most` positions, a sample's own in the order of the recurrence."""
+    """Divide a batch into pieces of at most `most` positions; those of a sample are in the order of the recurrence."""
     steps = _evenly(length, parts(length, most))
     if reverse:
         steps = steps[::-1]
@@ -71,7 +71,7 @@ def _evenly(total: int, count: int) -> list[slice]:
 
 
 class Scratch:
-    """Memory for the states of one piece at a time, the same for every piece."""
+    """Memory for the states of one piece at a time, reused by every piece."""
 
     def __init__(self, like: Tensor, modes: int, work: list[Piece]):
         sizes = [(p.samples.stop - p.samples.start) * (p.steps.stop - p.steps.start) for p in work]
@@ -84,14 +84,14 @@ class Scratch:
 
 
 def rows(t: Tensor) -> Tensor:
-    """(B, L, H) to (B L, H), the same memory where it is contiguous; complex (B, L, P) to real (B L, 2P)."""
+    """(B, L, H) to (B L, H), a view if t is contiguous; complex (B, L, P) to real (B L, 2P)."""
     if t.is_complex():
         t = torch.view_as_real(t).flatten(2)
     return t.reshape(-1, t.shape[2])
 
 
 def product(left: Tensor, right: Tensor, out: Tensor, add: bool = False) -> None:
-    """out = left right, or out += left right, for rows on the left and `out` as `rows` takes it, contiguous."""
+    """out = left right, or out += left right, for left (B L, K) and contiguous out (B, L, N), real or complex."""
     out = (torch.view_as_real(out) if out.is_complex() else out).view(-1, right.shape[1])
     torch.addmm(out, left, right, beta=int(add), out=out)
 
@@ -99,7 +99,7 @@ def product(left: Tensor, right: Tensor, out: Tensor, add: bool = False) -> None
 def sum_of_outer(like: Tensor, left: int, right: int) -> Tensor:
     """Zeros (left, right) for sums of left^T right, the longer side contiguous.
 
-    With the shorter one contiguous a product of tall, narrow matrices takes up to a third more time.
+    With the shorter side contiguous, a product of tall, narrow matrices takes up to a third more time.
     """
     return like.new_zeros(left, right) if left <= right else like.new_zeros(right, left).t()
 

@@ -1,4 +1,4 @@
-"""Launches of the fused kernels of `triton_kernels`, and the rule that says when they run."""
+"""Launches of the fused kernels of `triton_kernels`, and the rule for when they run."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..scan.custom_op import plain
 from .arguments import Arguments
 from .triton_kernels import ends_kernel, outputs_kernel, power_kernel, weights_kernel
 
-# Whether backend 'triton' of `ssm` takes these kernels where `plan` finds them worthwhile, or keeps two matrix
-# products around the Triton scan. They have run in the interpreter only; `pytest -m gpu` checks them and
-# `python -m scripts.bench.gpu` times both: the day the fused ones win there, this becomes True.
+# Whether backend 'triton' of `ssm` uses these kernels where `plan` finds them worthwhile, or two matrix products around
+# the Triton scan. So far they have run in the interpreter only. TODO: set to True once they beat the products on a GPU
+# (`python -m scripts.bench.gpu` times both) and `pytest -m gpu` passes there.
 FUSED = False
-# Of the products inside the kernels: "ieee" is exact float32. "tf32x3" takes three tensor-core products of the halves
-# of each factor, nearly as exact and several times the rate; "tf32" one product with 10-bit mantissas, relative error
-# about 1e-3. Both are for NVIDIA only; tests and benchmarks take "tf32x3" too. The sums of the weight gradients are
-# always exact: split factors do not fit their registers.
+# Precision of the products inside the kernels: "ieee" is exact float32; "tf32x3" splits each factor in two and takes
+# three tensor-core products, nearly as exact and several times as fast; "tf32" takes one product with 10-bit mantissas,
+# relative error about 1e-3. The last two are for NVIDIA only; tests and benchmarks run "tf32x3" too. The sums of the
+# weight gradients always use "ieee", because split factors do not fit their registers.
 PRECISION = "ieee"
-# Most features in or out: beyond, the extra products cost more than the traffic they save (see `plan`).
+# Most features in or out: with more, the extra products cost more than the memory traffic they save (see `plan`).
 _MOST_FEATURES = 256
 # Fewest steps: shorter sequences leave a block's chunks empty.
 _SHORTEST = 256
-# Programs that fill a large chip twice, and steps of a chunk: 1 / rows of the states is kept.
+# Programs that fill a large GPU twice; most and fewest steps (rows) of a chunk, of whose states 1 / rows is kept.
 _PROGRAMS = 256
 _MOST_ROWS, _FEWEST_ROWS = 64, 8
-# Buffers of the loops over features in shared memory; more prefetch costs registers.
+# Shared-memory buffers of the loops over features; more would prefetch further ahead, but costs registers.
 STAGES = 2
 # With 8 warps of 64 threads the gate gradients do not fit AMD's registers.
 WARPS = {"cuda": 8, "hip": 4}
@@ -37,9 +37,10 @@ WARPS = {"cuda": 8, "hip": 4}
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps of a chunk (a power of two); chunks, modes, features summed over and features out of a block; warps.
+    """Sizes of a launch: rows, steps of a chunk (a power of two); per block its chunks (block_m), modes (block_p),
+    features summed over at a time (block_k) and features out (block_h); warps.
 
-    The weight gradients take `sum_m` chunks and `sum_h` features a block.
+    The weight gradients take `sum_m` chunks and `sum_h` features per block.
     """
 
     rows: int
@@ -62,10 +63,10 @@ class Plan:
 
 
 def plan(batch: int, length: int, modes: int, features: int, out_features: int) -> Plan | None:
-    """Blocks for a layer of these sizes, or None where two products around a scan are the better way.
+    """Block sizes for a layer, or None where two products around a scan are faster.
 
-    That is so for short sequences, and for more than 256 features: per position the fused forward saves about 40 P
-    bytes (9 P ps at 4.3 TB/s) and costs one more product of 4 H P flops, which takes as long at H = 93 in "ieee"
+    They are faster for short sequences and for more than 256 features: per position the fused forward saves about 40 P
+    bytes (9 P ps at 4.3 TB/s) and costs one more product of 4 H P flops, which takes the same time at H = 93 in "ieee"
     (about 40 Tflop/s) and at H = 280 in "tf32x3" (about 120).
     """
     if length < _SHORTEST or max(features, out_features) > _MOST_FEATURES:
@@ -110,7 +111,7 @@ def chunk_count(arguments: Arguments) -> int:
 
 @dataclass(frozen=True)
 class Direction:
-    """One direction of the map: u to y, or gy to gu with the matrices exchanged and the walk turned round.
+    """One direction of the map: u to y, or gy to gu with the matrices exchanged and the walk reversed.
 
     weights: (2, features, P) and out_weights: (2, P, out_features) real; a (B or 1, P), x0, kick (B, P) complex64;
     at: (B,) int64, the step whose state `kick` is added to (adjoint) or that is returned (forward).
@@ -156,7 +157,7 @@ class Direction:
         return ends
 
     def outputs(self, u: Tensor, carries: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, L, out_features), and the states after the steps `at` (of the forward only)."""
+        """Outputs (B, L, out_features), and in the forward the states after the steps `at` (B, P)."""
         batch, length, features = u.shape
         cut, (_, modes, out_features) = self.cut, self.out_weights.shape
         programs = batch * triton.cdiv(carries.shape[1], cut.block_m)
@@ -286,7 +287,7 @@ def forward(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     arguments: Arguments, kept: Tensor, gy: Tensor | None, gx_last: Tensor | None, need_a: bool
 ) -> dict[str, Tensor | None]:
-    """Gradients of u, a, B, C and x0 by name, None for what is absent or not wanted; `kept` are the carries."""
+    """Gradients of u, a, B, C and x0 by name, None for those absent or not wanted; `kept` are the forward's carries."""
     direction = _forward_direction(arguments)
     adjoint = _adjoint(direction, gx_last)
     u, carries = arguments.u.contiguous(), torch.view_as_complex(kept)

@@ -2,9 +2,9 @@
 
     x_j = a x_{j-1} + W_in^T u_j,   y_j = [Re x_j, Im x_j] W_out          (j counts the steps of the walk)
 
-The walk is cut into chunks of `rows` steps. A program owns BLOCK_M chunks, of whatever samples, and takes all of them
-one step on at a time: the rows of its matrix products are chunks, its state (BLOCK_M, modes) stays in registers, and
-the recurrence is the plain loop, with its rounding and without an exchange between threads.
+The walk is cut into chunks of `rows` steps. A program owns BLOCK_M chunks of one sample and advances all of them by one
+step at a time: the rows of its matrix products are chunks, its state (BLOCK_M, modes) stays in registers, and the
+recurrence is the plain loop, with the rounding of that loop and no exchange between threads.
 
 1. `ends_kernel`: every chunk from rest, v = u W_in by `tl.dot`; only the state after its last step is written;
 2. the ordinary scan runs over these ends, with gates a ** rows: the state at every chunk's border;
@@ -13,7 +13,7 @@ the recurrence is the plain loop, with its rounding and without an exchange betw
 The adjoint is the same system with conj(a), W_out^T for W_in and W_in^T for W_out, walked from the last step to the
 first, so that the input gradient is another run of 1, 2, 3. Its chunks are those of the forward: the short one comes
 first, from rest, and zeros before its first step change nothing. `weights_kernel` recomputes the states of a block of
-modes once more and sums, one partial sum a program, added afterwards in a fixed order (no atomics):
+modes once more and sums; each program writes one partial sum, and these are added in a fixed order (no atomics):
 
     of the forward   gW_out += gy_j^T x_j,    of the adjoint   gW_in += u_j^T G_j
 
@@ -21,9 +21,9 @@ Gates. ga = sum_j G_j conj(x_{j-1}) needs x and G of the same step, which walk i
 it is therefore summed along the forward as sum_j d_j conj(D_j) + conj(a) G_next conj(D_last), with d = gy W_out^T,
 D_j = a D_{j-1} + x_{j-1} = dx_j/da (0 before the chunk) and G_next the adjoint of the first step behind the chunk.
 
-Rounding. Tensor cores round towards zero where they add, a bias that a long sum shows. Here they add over BLOCK_K
-features or BLOCK_M chunks only; every longer sum is made outside of them. (By `tl.fma` with 1, since Triton merges
-an ordinary addition back into the product.)
+Rounding. Tensor cores round sums towards zero, which biases a long sum. Here they add over BLOCK_K features or BLOCK_M
+chunks only; every longer sum is computed outside them (by `tl.fma` with 1, since Triton merges an ordinary addition
+back into the product).
 
 Bytes per position in float32, H features in and out, P modes, at 4.3 TB/s:
     forward             u read twice, y written, carries              12 H + 32 P / rows
@@ -31,9 +31,9 @@ Bytes per position in float32, H features in and out, P modes, at 4.3 TB/s:
     unfused forward     u, v (written, read twice), x (twice), y       8 H + 40 P
     unfused backward    gy twice, u, gu, x twice, G (six times)       16 H + 64 P
 At H 128, P 64, rows 16: 1664 B (0.39 ns) against 3584 B (0.83 ns) forward, 4736 B (1.1 ns) against 6144 B (1.4 ns)
-backward, and nothing of size (B, L, P) is kept. Besides, the matrices come from the cache once per BLOCK_M positions.
-The price is arithmetic: 3 and 8 products of 4 H P flops a position, where the unfused path needs 2 and 4. At 165
-Tflop/s (a third of TF32's 495, for "tf32x3") those of H 128, P 64 take at least 0.6 ns and 1.6 ns.
+backward, and nothing of size (B, L, P) is kept. In addition the matrices are read from the cache once per BLOCK_M
+positions. The cost is arithmetic: 3 and 8 products of 4 H P flops per position, where the unfused path needs 2 and 4.
+At 165 Tflop/s (a third of TF32's 495, for "tf32x3") they take at least 0.6 ns and 1.6 ns at H 128, P 64.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ def ends_kernel(
     """State after the last step of each chunk, from rest, for one block of modes.
 
     u (B, L, features); weights (2, features, modes), a real and an imaginary plane; complex tensors as (re, im) pairs:
-    a (B or 1, modes); kick (B, modes), added to the state at step kick_at[sample]; ends (B, chunks, modes). items =
-    B * chunks. BACKWARD: step j is position L-1-j. ADJOINT: conjugated gates, steps from the last to the first.
+    a (B or 1, modes); kick (B, modes), added to the state at step kick_at[sample]; ends (B, chunks, modes).
+    BACKWARD: step j is position L-1-j. ADJOINT: conjugated gates, steps from the last to the first.
     """
-    # 64-bit before it multiplies anything: B L H passes 2**31 on a large card.
+    # Convert to 64 bits before multiplying: B L H may exceed 2**31 on a large card.
     pid = tl.program_id(0).to(tl.int64)
     p_blocks, m_blocks = tl.cdiv(modes, BLOCK_P), tl.cdiv(chunks, BLOCK_M)
     p0 = (pid % p_blocks).to(tl.int32) * BLOCK_P
@@ -103,7 +103,7 @@ def ends_kernel(
     columns = p0 + tl.arange(0, BLOCK_P)
     m = tl.arange(0, BLOCK_M)
     first = c0 * rows
-    # The steps of a program are neighbours: offsets from its first one fit 32 bits.
+    # A program's steps are adjacent, so their offsets from the first one fit 32 bits.
     row = sample * length + (length - 1 - first if BACKWARD else first)
     toward: tl.constexpr = -1 if BACKWARD else 1
     mask = columns < modes
@@ -161,7 +161,7 @@ def outputs_kernel(
 
     As in `ends_kernel`, and: x0 (B, modes); carries (B, chunks, modes), the state after each chunk of the walk;
     out_weights (2 modes, out_features); y (B, L, out_features); x_last (B, modes), the state at step last_at[sample];
-    scratch (programs, BLOCK_M, 2 modes): the present states, real parts first. They stay in the cache.
+    scratch (programs, BLOCK_M, 2 modes): the current states, real parts first; small enough to stay in the cache.
     """
     pid = tl.program_id(0).to(tl.int64)
     m_blocks = tl.cdiv(chunks, BLOCK_M)
@@ -190,7 +190,7 @@ def outputs_kernel(
         r = rows - 1 - s if ADJOINT else s
         inside = m * rows < length - first - r
         here = row + r * toward
-        # What one thread has written others read: between the two, everybody waits.
+        # Threads read states that other threads wrote: synchronise between writing and reading.
         tl.debug_barrier()
         for p0 in range(0, modes, BLOCK_P):
             columns = p0 + tl.arange(0, BLOCK_P)
@@ -257,10 +257,10 @@ def weights_kernel(
 ):
     """Sum over steps of other_j^T x_j, for blocks of modes and of features of `other`, over `share` blocks of chunks.
 
-    As in the other kernels; x are the states of this walk (of the adjoint's with ADJOINT). other (B, L,
-    other_features); sums (programs, 2, other_features, modes), real and imaginary plane. With GATE, in the forward
-    walk, the programs of the first block of features write g_gate (B, chunks, modes), each chunk's gate gradient: kick
-    and adjoint_carries are then those of the adjoint, and other_weights (2, other_features, modes) its weights.
+    As in the other kernels; x are the states of this walk (with ADJOINT, of the adjoint). other (B, L,
+    other_features); sums (parts, 2, other_features, modes), real and imaginary plane. With GATE, in the forward walk,
+    the programs of the first block of features write g_gate (B, chunks, modes), each chunk's gate gradient; kick and
+    adjoint_carries then belong to the adjoint, and other_weights (2, other_features, modes) are its weights.
     """
     pid = tl.program_id(0).to(tl.int64)
     p_blocks, h_blocks = tl.cdiv(modes, BLOCK_P), tl.cdiv(other_features, BLOCK_H)

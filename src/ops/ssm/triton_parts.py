@@ -1,7 +1,7 @@
-"""What the fused kernels of `triton_kernels` are made of: loads, products and the recurrence of a block of chunks.
+"""Building blocks of the fused kernels in `triton_kernels`: loads, products and the recurrence of a block of chunks.
 
-Suffixes: rows are chunks (or features), given as offsets from a pointer; columns are modes or features. Everything is
-float32 once loaded. Complex tensors lie in memory as (re, im) pairs, or as two planes where a product reads them.
+Rows are chunks (or features), given as offsets from a pointer; columns are modes or features. Everything is float32
+once loaded. Complex tensors are stored as (re, im) pairs, or as two planes where a product reads them.
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ def step(a_re, a_im, x_re, x_im, v_re, v_im):
 
 @triton.jit
 def add_kick(x_re, x_im, kick, now, columns, mask):
-    """x with kick (modes) added in the row where `now`."""
+    """x with kick (modes) added to the rows where `now` is true."""
     re, im = load_row(kick, columns, mask)
     return x_re + tl.where(now[:, None], re, 0.0), x_im + tl.where(now[:, None], im, 0.0)
 
 
 @triton.jit
 def start_states(carries, x0, chunk, chunks, columns, mask, modes, ADJOINT: tl.constexpr, HAS_X0: tl.constexpr):
-    """State before each chunk's first step: carries (chunks, modes) of the chunk walked before, x0, or zero."""
+    """State before each chunk's first step: the carry (chunks, modes) of the chunk walked before, x0, or zero."""
     before = chunk + 1 if ADJOINT else chunk - 1
     known = (before >= 0) & (before < chunks)
     x_re, x_im = load_complex(carries, before * 2 * modes, columns, known, mask)

@@ -3,7 +3,7 @@
     step = MIMOStep(...) or SISOStep(...)
     if available() and unobserved(u, x): y, x = step(u, x)
 
-A step is prepared once. Its tensors are read where they lie at every call, so what is written to them is seen.
+A step is prepared once. Every call reads its tensors in place, so later writes to them take effect.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from ..scan.custom_op import plain
 
 __all__ = ["AT_TIME_BATCH", "MIMO_BATCH", "MIMOStep", "NativeStep", "SISOStep", "available", "unobserved"]
 
-# The most samples for which a MIMOStep, one row after the other on one thread, is faster than matrix products on all
-# of them; and for which it is where the gates have to be computed as well. Measured on 2 cores with H 128.
+# Largest batch for which a MIMOStep (one thread, row by row) is faster than matrix products over the batch: with given
+# gates, and with gates to be computed at every step. Measured on 2 cores with H 128.
 MIMO_BATCH, AT_TIME_BATCH = 8, 64
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def available() -> bool:
-    """Whether numba can compile here; the kernels are imported with the first step."""
+    """Whether numba can compile here. The kernels are imported when the first step is constructed."""
     return not numba_obstacle()
 
 
 def unobserved(*tensors: Tensor) -> bool:
-    """Whether a step may bypass torch's operators: nobody watches them, and no gradient is recorded."""
+    """Whether a step may bypass the dispatcher: nothing intercepts torch's operators, and no gradient is recorded."""
     if not may_bypass_dispatcher(*tensors):
         return False
     return not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors)
 
 
 class NativeStep:
-    """What a kernel reads at every step, and how it is called.
+    """The tensors that a kernel reads at every step, and its call.
 
     Attributes:
-        tensors: all that is read, where it lies; they stay alive as long as this does.
+        tensors: those that the kernel reads in place, referenced here so that their memory stays valid.
     Raises:
-        TypeError: tensors that are not all on a CPU and of one precision, float32 or float64.
+        TypeError: tensors that are not all on a CPU and in one precision, float32 or float64.
     """
 
     def __init__(self, sizes: Sequence[int], tensors: Sequence[Tensor], conj_factor: float):
@@ -57,13 +57,13 @@ class NativeStep:
         from . import native
 
         self._kernels = native
-        # One array costs a call less than the numbers in it would.
+        # One array is cheaper to pass than the numbers in it.
         self._fixed = np.array([*sizes, *(tensor.data_ptr() for tensor in self.tensors)], dtype=np.int64)
         self._real = _NUMPY[precisions.pop()]
         self._conj_factor = self._real(conj_factor)
 
     def reads(self, tensor: Tensor) -> bool:
-        """Whether this very memory is read, so that what is written to it needs no new step."""
+        """Whether the kernel reads the memory of `tensor`, so that writes to it need no new step."""
         return any(tensor.data_ptr() == read.data_ptr() for read in self.tensors)
 
 
@@ -71,13 +71,13 @@ class MIMOStep(NativeStep):
     """x = Lambda x + gamma (B u), y = conj_factor Re(C x) + D u: every mode reads and feeds every feature.
 
     Args:
-        Lambda: (P,) complex, of the discrete system; of continuous time where the gates are computed at every step.
-        gamma: (P,) real or complex; None where it is computed.
+        Lambda: (P,) complex, of the discrete system; of the continuous one if gates are computed at every step.
+        gamma: (P,) real or complex; None if gates are computed at every step.
         B: (P, H) complex.
         C: (H, P) complex, or (H, P, 2).
         D: (H,) real.
-        conj_factor: 2 where each mode stands for a conjugate pair, else 1.
-        rule: how the gates are computed: "zoh" or "bilinear" as by `discretize`, "scaled time" for the 1 / t system.
+        conj_factor: 2 if each mode stands for a conjugate pair, else 1.
+        rule: how gates are computed: "zoh" or "bilinear" as in `discretize`, "scaled time" for the 1 / t system.
         dt: (P,) real, the step that `scaled` multiplies; not for "scaled time".
     """
 
@@ -104,16 +104,16 @@ class MIMOStep(NativeStep):
         return self._run(u, x, 0, 0, 0, 0)
 
     def scaled(self, u: Tensor, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """The same with the step scale * dt, scale (B,) or (1,). The gates are computed in float64."""
+        """As `__call__`, with the step scale * dt, scale (B,) or (1,). The gates are computed in float64."""
         u, x, scale = plain(u), plain(x), plain(scale.double())
         return self._run(u, x, len(scale), scale.data_ptr(), 0, 0)
 
     def at_time(self, u: Tensor, x: Tensor, elapsed: Tensor, lasting: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A step of the 1 / t system over an input that lasts `lasting` samples from `elapsed` on.
+        """A step of the 1 / t system over an input that starts at time `elapsed` and lasts `lasting` samples.
 
         Both are float64, (B,) or (1,).
-        Returns y, the next state, and elapsed + lasting: (1,) where both are one number for all samples, `elapsed`
-        perhaps as an expanded tensor. The gates are computed in float64, once where they are shared.
+        Returns y, the next state, and elapsed + lasting, which is (1,) if both are the same for all samples (`elapsed`
+        may be an expanded tensor). The gates are computed in float64, once if the samples share them.
         """
         u, x = plain(u), plain(x)
         if len(lasting) == 1 and (len(elapsed) == 1 or (len(elapsed) and elapsed.stride(0) == 0)):
@@ -134,13 +134,13 @@ class MIMOStep(NativeStep):
 
 
 class SISOStep(NativeStep):
-    """x = Lambda x - sum_r P_r Re(Q_r x) + B u, y = 2 Re(C x) + D u, a system of its own for each feature.
+    """x = Lambda x - sum_r P_r Re(Q_r x) + B u, y = 2 Re(C x) + D u, one system per feature.
 
     Args:
         Lambda, B: (H, P) complex.
         C: (c, H, P) complex.
         D: (H,) real, or (c, H).
-        P, Q: (rank, H, P) complex; None without such a part.
+        P, Q: (rank, H, P) complex; None without a low-rank part.
     """
 
     def __init__(

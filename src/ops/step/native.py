@@ -1,9 +1,9 @@
 """Native code of one step, compiled by numba at its first call and cached on disk.
 
-A step of one sample takes a few microseconds, less than handing over its tensors one by one would: what does not change
-between steps comes as one array of sizes and addresses, the rest as addresses. The type of `conj_factor`, which is 2
-where a mode stands for a conjugate pair, says in which precision an address is read. Nothing is checked here. Tensors
-are contiguous, complex numbers pairs (re, im).
+A step of one sample takes a few microseconds, less than passing its tensors one by one would. What does not change
+between steps is therefore passed as one array of sizes and addresses, the rest as addresses. The type of `conj_factor`
+(2 if a mode stands for a conjugate pair) gives the precision in which addresses are read. Arguments are not checked.
+Tensors are contiguous, complex numbers pairs (re, im).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..runtime import pointers
 from ..runtime.kernel import Kernel, threads_for  # noqa: F401 (the steps read it as kernels.threads_for)
 from ..runtime.pointers import as_complex, as_real, at, load, multiply_add, splat, store, sums, zeros
 
-# Real numbers in a vector: four registers of float32, whose sums do not wait for each other. What is left of a row goes
-# in a shorter one, then by single complex numbers.
+# Real numbers in a vector: four registers of float32, whose sums are independent. The rest of a row is processed in
+# shorter vectors, then as single complex numbers.
 _WIDE, _NARROW, _SINGLE = 32, 8, 2
 
-# How a step of its own makes the gates: `discretize` by its two methods, and the system in scaled time (1 / t).
+# Rules by which a step computes its gates: the two methods of `discretize`, and the system in scaled time (1 / t).
 ZOH, BILINEAR, SCALED_TIME = 0, 1, 2
 
 
@@ -31,14 +31,14 @@ def _mimo(fixed, batch, u, x, y, after, conj_factor, times, scale, elapsed, unti
     (batch, H); x, after (batch, P). With times > 0 (1 or batch) Lambda is that of continuous time, gamma is not read,
     and both gates are computed by the rule in float64, from dt and `scale` (times,), float64; by SCALED_TIME from
     `scale` and `elapsed` (times,), float64, whose sum goes to `until`.
-    scratch: an array of at least batch (2 H + 2 P) + 4 times P numbers, which the caller holds: numba would free one
-    of its own while only its address is in use.
+    scratch: an array of at least batch (2 H + 2 P) + 4 times P numbers, allocated by the caller: numba would free its
+    own array while only its address is in use.
     """
     P, H, rule = fixed[0], fixed[1], fixed[2]
     Lambda, gamma = at(fixed[3], conj_factor), at(fixed[4], conj_factor)
     B, C, D = at(fixed[5], conj_factor), at(fixed[6], conj_factor), at(fixed[7], conj_factor)
     u, x, y, after = at(u, conj_factor), at(x, conj_factor), at(y, conj_factor), at(after, conj_factor)
-    # u as a row of B meets it, and x as a row of C does: Re(C x) = Re C Re x - Im C Im x.
+    # u with every number twice, for the (re, im) pairs of B; x with signs, for Re(C x) = Re C Re x - Im C Im x.
     doubled, states = at(scratch.ctypes.data, conj_factor), at(scratch[2 * batch * H :].ctypes.data, conj_factor)
     if times > 0:
         gates = scratch[2 * batch * (H + P) :]
@@ -65,7 +65,7 @@ def _mimo(fixed, batch, u, x, y, after, conj_factor, times, scale, elapsed, unti
 
 
 def _siso(fixed, batch, u, x, y, after, conj_factor):
-    """after = Lambda x - sum_r P_r Re(Q_r x) + B u, y = conj_factor Re(C after) + D u, a system for each feature.
+    """after = Lambda x - sum_r P_r Re(Q_r x) + B u, y = conj_factor Re(C after) + D u, one system per feature.
 
     fixed: P, H, the rank R (0 or more), c and the addresses of Lambda and B (H, P), P and Q (R, H, P), C (c, H, P),
     D (c, H); u (batch, H), y (batch, c, H); x, after (batch, H, P).
@@ -97,9 +97,9 @@ def _sample(fixed, i, u, x, y, after, conj_factor):
 
 
 def _advanced(lanes, system, given, feedback, x, after, state, size, start, stop):
-    """Write Lambda x + B given + sum_r P_r feedback_r to `after`, from `start` while vectors fit, and where it ends.
+    """Write Lambda x + B given + sum_r P_r feedback_r to `after`, from `start` while vectors fit; return the end.
 
-    state: where the sample's own numbers begin in x and after.
+    state: index in x and after at which the sample begins.
     """
 
 
@@ -125,7 +125,7 @@ def _(lanes, system, given, feedback, x, after, state, size, start, stop):
 
 @register_jitable
 def _products(row, i, other, j, count):
-    """The sums over q < count of row[i + q] other[j + q], of even q and of odd."""
+    """Sums over q < count of row[i + q] other[j + q], for even q and for odd q."""
     even, odd, q = _partial(_WIDE, row, i, other, j, 0, count)
     if q < count:
         more_even, more_odd, q = _partial(_NARROW, row, i, other, j, q, count)
@@ -138,7 +138,7 @@ def _products(row, i, other, j, count):
 
 
 def _partial(lanes, row, i, other, j, start, count):
-    """`_products` from `start` while whole vectors fit, and where it ends."""
+    """`_products` from `start` while whole vectors fit; also returns where it stopped."""
 
 
 @overload(_partial, prefer_literal=True)
@@ -158,11 +158,11 @@ def _(lanes, row, i, other, j, start, count):
 
 @register_jitable
 def _scaled_time(P, Lambda, times, scale, elapsed, until, gates):
-    """Gates of inputs that last `scale` from `elapsed` on, see `discretize_scaled` of the layer; `until` their ends."""
+    """Gates of inputs of duration `scale` from `elapsed` on (see `discretize_scaled`); `until` gets their end times."""
     for i in range(times):
         until[i] = elapsed[i] + scale[i]
         if scale[i] > 0 and not elapsed[i] > 0:
-            # From t = 0 the state goes to its steady value whatever it was: there Lambda_bar is 0.
+            # A step from t = 0 takes any state to the steady value: Lambda_bar is 0.
             for p in range(P):
                 _hold(gates, i * P + p, -1.0, 0.0, Lambda[2 * p], Lambda[2 * p + 1], 0.0)
             continue

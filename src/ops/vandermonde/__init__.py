@@ -1,4 +1,4 @@
-"""Sums over powers: the kernels of diagonal systems, and what they sum sequences to."""
+"""Sums over powers: the convolution kernels of diagonal systems, and the transposed sums over sequences."""
 
 from __future__ import annotations
 

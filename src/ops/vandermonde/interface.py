@@ -8,15 +8,15 @@ built by doubling (T[m : 2m] = T[0 : m] w^m: a complex product per entry and no 
 of interleaved (re, im), and joined by one batched real product of shapes (Q, 2N) and (2N, M). Cost per feature:
 O(N sqrt(L)) for the tables, 2 N L real multiply-adds for the product.
 
-On a GPU the same sums run as Triton kernels (`triton`), which split each tile of positions that way.
+On a GPU the same sums run as Triton kernels (`triton`), which split each tile of positions in the same way.
 
-Accuracy: the factors w^(2^k) are squared in the precision of `w`, so an entry of the table has seen at most log2(L)
+Accuracy: the factors w^(2^k) are squared in the precision of `w`, so an entry of the table carries at most log2(L)
 roundings of the working precision. Give `w` in complex128 with complex64 coefficients: the phase after L steps is then
-as exact as the kernel's own precision, at L = 16,384 too, where a float32 exponent loses two digits.
+as accurate as the kernel's own precision, even at L = 16,384, where a float32 exponent loses two digits.
 
 Each function is the other's gradient:
     dL/dC = 2 conj(Z(g)),   dL/dw = 2 conj(C sum_l (l+1) g[l+1] w^l);   dL/ds = Re sum_n conj(G) w^l,
-so derivatives of every order exist, and none divides by w (bilinear steps may put a mode at exactly 0).
+so derivatives of every order exist, and none divides by w (the bilinear rule may place a mode at exactly 0).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ..runtime.proof import waves
 __all__ = ["tiles_in_blocks", "vandermonde", "vandermonde_sum"]
 
 _NEXT_TO_ZERO = 1e-18
-# Elements of a tile of the batch on a CPU: 2 MiB of float32, and as much again for its products.
+# Elements of a tile of the batch on a CPU: 2 MiB of float32, and the same again for its products.
 _CPU_TILE = 1 << 19
 _REAL, _COMPLEX = (torch.float32, torch.float64), (torch.complex64, torch.complex128)
 
@@ -49,7 +49,7 @@ def vandermonde(coefficient: Tensor, w: Tensor, length: int, backend: str = "aut
 
     Args:
         coefficient: (..., H, N) complex; its precision is the working precision and sets the result's.
-        w: (H, N) complex, |w| <= 1 for a stable system; complex128 recommended (see the module).
+        w: (H, N) complex, |w| <= 1 for a stable system; complex128 recommended (see the module's docstring).
         length: L >= 1, a whole number.
         backend: "torch" (the split above), "triton" (CUDA and ROCm), "keops" (a compiled reduction without tables:
             slower on a CPU, for comparisons), or "auto": "triton" where it can run on a device, else "torch".
@@ -73,13 +73,13 @@ def vandermonde(coefficient: Tensor, w: Tensor, length: int, backend: str = "aut
 def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False, backend: str = "auto") -> Tensor:
     """Z[..., h, n] = sum_l sequence[..., h, l] w[h, n]^l, l = 0 .. L-1; with `newest_last`, w^(L-1-l) instead.
 
-    The last state of x_k = w x_{k-1} + u_k, started at rest, is the second form of u.
+    With `newest_last` it is the last state of x_k = w x_{k-1} + u_k for input `sequence`, started at rest.
 
     Args:
         sequence: (..., H, L), float32 or float64, L >= 1; any strides.
         w: (H, N) complex.
         newest_last: count the powers from the end.
-        backend: as in `vandermonde`; "keops", which has no form of this sum, is "torch".
+        backend: as in `vandermonde`; "keops", which does not implement this sum, runs "torch".
     Returns:
         (..., H, N) complex of the sequence's precision.
     Raises:
@@ -93,7 +93,7 @@ def vandermonde_sum(sequence: Tensor, w: Tensor, newest_last: bool = False, back
 
 
 def prove(backend: str, device: torch.device) -> list[Tensor]:
-    """The case by which Triton's kernels are checked on a device: both sums, with all gradients."""
+    """The case that checks the Triton kernels on a device: both sums, with all gradients."""
     coefficient = waves(2, 2, 5, device=device, complex=True).requires_grad_()
     w = (0.95 * waves(2, 5, device=device, complex=True)).to(torch.complex128).requires_grad_()
     sequence = waves(2, 2, 150, device=device).requires_grad_()
@@ -106,8 +106,8 @@ def prove(backend: str, device: torch.device) -> list[Tensor]:
 def tiles_in_blocks(sequence: Tensor, M: int, Q: int) -> Iterator[Tensor]:
     """(H, R, L) of any strides as (H, r Q, M), r rows at a time: L padded with zeros *in front* to Q M, then cut.
 
-    A tile is what fits the cache of a CPU; elsewhere all R rows are one. Each is a view of (r Q, H, M): blocks are
-    transposed one by one, and a batched product takes them as they lie.
+    A tile fits the cache of a CPU; on other devices all R rows are one tile. Each is a view of (r Q, H, M): its
+    (M, H) matrices are transposed one by one, and a batched product takes the view without a copy.
     """
     H, R, L = sequence.shape
     size = R if sequence.device.type != "cpu" else max(1, _CPU_TILE // (Q * M * H))
@@ -154,7 +154,7 @@ class _VandermondeSum(torch.autograd.Function):
         if backend == "triton":
             return _triton().collapse(sequence, w, newest_last)
         H, R, L = sequence.shape
-        # Tiles stay in the cache, where the multiplication by the outer table costs little.
+        # Work in tiles that stay in the cache, so that the multiplication by the outer table is cheap.
         inner, outer = _tables(w, L, 1 if newest_last else R, sequence.dtype.to_complex(), falling=newest_last)
         Q, M = outer.shape[1], inner.shape[1]
         if newest_last:
@@ -180,7 +180,7 @@ class _VandermondeSum(torch.autograd.Function):
 
 
 def _tables(w: Tensor, length: int, rows: int, dtype: torch.dtype, falling: bool = False) -> tuple[Tensor, Tensor]:
-    """w^j for j < M as (H, M, N), and w^(M q) for q < Q as (H, Q, N), with Q M >= length; `falling`: exponents fall.
+    """w^j for j < M as (H, M, N), and w^(M q) for q < Q as (H, Q, N), with Q M >= length; reversed if `falling`.
 
     The work besides the product is N (M + rows Q) per feature, least for M about sqrt(rows L).
     """
@@ -209,7 +209,7 @@ def _powers(w: Tensor, count: int, dtype: torch.dtype, falling: bool) -> tuple[T
 
 
 def normal_numbers(table: Tensor) -> Tensor:
-    """Real entries so small that products of two could be denormal, which a CPU multiplies ten times slower, as 0."""
+    """Set real entries to 0 if the product of two could be denormal: a CPU multiplies denormals ten times slower."""
     return F.hardshrink(table, math.sqrt(torch.finfo(table.dtype).tiny))
 
 
@@ -225,8 +225,8 @@ def _as_real(table: Tensor) -> Tensor:
 
 
 def _vandermonde_keops(coefficient: Tensor, w: Tensor, length: int) -> Tensor:
-    # KeOps has no integer power of a complex number; exp(l log w) in one precision carries w's own phase error.
-    # log 0 times position 0 is not a number; this near to 0, powers and derivatives are those of 0.
+    # KeOps has no integer power of a complex number; exp(l log w) in the working precision has its phase error.
+    # log(0) times position 0 would be nan, so replace 0 by a number that has the same powers and derivatives.
     log_w = torch.log(w + _NEXT_TO_ZERO * (w == 0)).to(coefficient.dtype)
     position = torch.arange(length, dtype=log_w.real.dtype, device=w.device).to(log_w.dtype)
     shape = coefficient.shape

@@ -1,13 +1,12 @@
-"""Vandermonde sums as Triton kernels: no table of powers in memory but that of w^(2^k), log2(L) rows a feature.
+"""Vandermonde sums as Triton kernels. The only table of powers in memory is that of w^(2^k), log2(L) rows per feature.
 
 A program owns one feature, one row of coefficients (or of a sequence) and a tile of BLOCK_Q x BLOCK_J positions,
-l = BLOCK_J q + j. It multiplies w^j and w^(BLOCK_J q) together from the binary digits of j and q, and joins the two by
-a matrix product over the modes, of separate real and imaginary parts in the coefficients' own precision ("ieee": no
-tf32).
+l = BLOCK_J q + j. It forms w^j and w^(BLOCK_J q) from the binary digits of j and q, and combines the two by a matrix
+product over the modes, with separate real and imaginary parts in the coefficients' own precision ("ieee": no tf32).
 
-Accuracy: the rows w^(2^k) are squared in double precision and rounded once, so a power of l has seen at most 2 log2(l)
-roundings of float32 and no phase of size l. Measured in the interpreter, w in complex128, |w| = 1, 1 - 1e-5 and
-1 - 1e-3, L = 65,537: values within 4e-7 and gradients within 3e-7 of the largest, as the plain torch form. (A float32
+Accuracy: the rows w^(2^k) are squared in double precision and rounded once, so w^l carries at most 2 log2(l) roundings
+of float32, and no phase of size l is ever rounded. Measured in the interpreter, w in complex128, |w| = 1, 1 - 1e-5 and
+1 - 1e-3, L = 65,537: values within 4e-7 and gradients within 3e-7 of the largest, like the plain torch form. (A float32
 phase of l log w, which is of size 1e5 there, is off by up to 1e-2.)
 
 Nothing is added across programs, so the same inputs give the same bits.
@@ -22,8 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Modes joined at a time. A product without tensor cores is unrolled over what it sums and keeps all of it in registers:
-# 16, the least that is taken, or it spills.
+# Modes summed at a time. A product without tensor cores is unrolled over the summed axis and keeps it in registers;
+# more than 16, the smallest size that Triton accepts, would spill.
 _SUMMED = 16
 _MOST = 64
 _SQUARED_AT_ONCE = 128
@@ -142,7 +141,7 @@ def collapse_kernel(
 
 
 def tile(length: int, collapsing: bool) -> dict[str, int]:
-    """Positions of a tile, 2^LOG_J in a row and BLOCK_Q rows, and modes at a time, for `length` positions."""
+    """Sizes of a tile for `length` positions: 2^LOG_J positions per row, BLOCK_Q rows, BLOCK_N modes at a time."""
     block_j = _SUMMED if collapsing else min(_MOST, max(_SUMMED, triton.next_power_of_2(length)))
     block_q = min(_MOST, max(_SUMMED, triton.next_power_of_2(triton.cdiv(length, block_j))))
     return {"LOG_J": block_j.bit_length() - 1, "BLOCK_Q": block_q, "BLOCK_N": _SUMMED}
@@ -185,7 +184,7 @@ def _tiles(length: int, cut: dict[str, int]) -> int:
 
 
 def _squares(w: Tensor, length: int, cut: dict[str, int], dtype: torch.dtype) -> Tensor:
-    """(2, H, K, N): real and imaginary parts of w^(2^k), for every digit of an index inside the tiles."""
+    """(2, H, K, N): real and imaginary parts of w^(2^k), for every binary digit k of a position inside the tiles."""
     features, modes = w.shape
     bits = ((_tiles(length, cut) * cut["BLOCK_Q"] << cut["LOG_J"]) - 1).bit_length()
     table = torch.empty(2, features, bits, modes, dtype=dtype, device=w.device)
