@@ -10,6 +10,7 @@ the forecasts of each run's best checkpoint are recomputed and scored by QLIKE a
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 from collections import defaultdict
@@ -70,11 +71,26 @@ def layer_forecasts(model: torch.nn.Module, data: ForecastData) -> np.ndarray:
     model.eval()
     for name in ("train", "val", "test"):
         part, windows = data.part(name), data.split(name)
+        # The windows of a part have one length.
+        inputs = np.stack([windows[index][0] for index in range(len(part.starts))])
+        outputs = model(torch.from_numpy(inputs))
         for index, start in enumerate(part.starts):
-            output = model(torch.from_numpy(windows[index][0])[None])[0, :, 0].double().numpy()
             scored = part.scored(index)
-            forecasts[scored] = data.in_unit(output[scored - start])
+            forecasts[scored] = data.in_unit(outputs[index, scored - start, 0].double().numpy())
     return forecasts
+
+
+@functools.cache
+def fitted(node: str) -> tuple[object, dict[str, np.ndarray]]:
+    """The dataset of a configuration (JSON), and the variance forecasts of its classical models where it has them.
+
+    Cached: fitting FIGARCH takes seconds, and the runs of one dataset share it.
+    """
+    data = datasets.build(json.loads(node), data_dir=Path("data"))
+    if not isinstance(data, VolatilityData):
+        return data, {}
+    data.prepare()
+    return data, data.variance_forecasts()
 
 
 def row_of(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -100,12 +116,10 @@ def row_of(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         for name, value in record["reference"].items()
     ]
     node = yaml.safe_load(path.with_name("config.yaml").read_text())["dataset"]
-    data = datasets.build(node, data_dir=Path("data"))
+    data, classical = fitted(json.dumps(node, sort_keys=True))
     if isinstance(data, VolatilityData):
-        data.prepare()
         model = load_model(path.parent / "checkpoints" / "best.ckpt")
         row |= variance_scores(data, np.exp(layer_forecasts(model, data)))
-        classical = data.variance_forecasts()
         for line in reference:
             if line["model"] in classical:
                 line |= variance_scores(data, classical[line["model"]])
