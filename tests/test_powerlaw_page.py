@@ -151,7 +151,7 @@ def model(layer: dict, **facts) -> SequenceModel:
 def test_alphas_and_dampings_of_the_layers():
     regression = {"d_input": 1, "task": "regression", "d_target": 1, "per_position": True}
     learned = model({"name": "fractal", "d_state": 16, "n_alphas": 2, "learn_alpha": True}, **regression)
-    found = details.modes(learned)
+    found = details.modes(learned, {})
     alphas = [value for kind, _, value in found if kind == "alpha"]
     assert alphas == pytest.approx([*learned.blocks[0].layer.alphas, *learned.blocks[1].layer.alphas])
     for layer in ({"name": "fractal", "d_state": 16}, {"name": "s5", "d_state": 8, "blocks": 1}, {"name": "lru"}):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ def gather(runs: Iterable[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]]:
     for folder, record in runs:
         head = {key: str(value) for key, value in row_of(record).items() if key in COLUMNS}
         known = held.get(_run(head))
-        if known is None or known[0]["started"] < head["started"]:
+        if not known or known[0]["started"] < head["started"]:
             held[_run(head)] = [head | detail for detail in details(folder, record)]
     ordered = [row for key in sorted(held) for row in held[key]]
     records.write(target, COLUMNS, ordered)
@@ -51,18 +53,16 @@ def _run(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def details(folder: Path, record: dict[str, Any]) -> list[dict[str, str]]:
-    """Rows of one run: kind, where, value."""
+    """Rows of one run: kind, where, value; none for a task of which no figure shows more than the score."""
+    reading = _READINGS.get(record["dataset"])
+    if reading is None:
+        return []
     model = load_model(folder / "checkpoints" / "best.ckpt").eval()
-    node = yaml.safe_load((folder / "config.yaml").read_text())["dataset"]
-    found = modes(model)
-    if record["dataset"] == "powerlaw-recall":
-        found += by_delay(model, node)
-    if record["dataset"] == "powerlaw-warp":
-        found += by_speed(model, node)
+    found = reading(model, yaml.safe_load((folder / "config.yaml").read_text())["dataset"])
     return [{"kind": kind, "where": where, "value": f"{value:.8g}"} for kind, where, value in found]
 
 
-def modes(model: SequenceModel) -> list[tuple[str, str, float]]:
+def modes(model: SequenceModel, node: dict[str, Any]) -> list[tuple[str, str, float]]:
     """Trained alphas, and quantiles over modes of the damping per step, for layers with a single set of modes."""
     found = []
     for number, block in enumerate(model.blocks):
@@ -87,9 +87,9 @@ def dampings(layer: torch.nn.Module) -> np.ndarray | None:
 
 def by_delay(model: SequenceModel, node: dict[str, Any]) -> list[tuple[str, str, float]]:
     """Accuracy of recall on the test split for each delay."""
-    data = datasets.build(node, data_dir=Path("data"))
+    data, batches = _test(json.dumps(node))
     right, asked = np.zeros(data.scales), np.zeros(data.scales)
-    for batch in _batches(data):
+    for batch in batches:
         with torch.no_grad():
             said = model(batch.inputs, batch.lengths).argmax(-1).numpy()
         targets = batch.targets.numpy()
@@ -104,11 +104,11 @@ def by_speed(model: SequenceModel, node: dict[str, Any]) -> list[tuple[str, str,
     """Squared error divided by that of the Wiener filter at each speed, with and without the speed as dt_scale."""
     found = []
     for speed in SPEEDS:
-        data = datasets.build({**node, "speed": speed}, data_dir=Path("data"))
-        optimum = data.reference()["optimal"]
+        told = json.dumps({**node, "speed": speed})
+        (_, batches), optimum = _test(told), _optimum(told)
         for scaled in (True, False):
             total = count = 0.0
-            for batch in _batches(data):
+            for batch in batches:
                 with torch.no_grad():
                     output = model(batch.inputs, batch.lengths, speed if scaled else 1.0)
                 total += float((output - batch.targets).double().square().sum())
@@ -117,5 +117,17 @@ def by_speed(model: SequenceModel, node: dict[str, Any]) -> list[tuple[str, str,
     return found
 
 
-def _batches(data: Any) -> DataLoader:
-    return DataLoader(data.split("test"), batch_size=50, collate_fn=data.collate)
+# Dataset -> what is read from its runs.
+_READINGS = {"powerlaw-predict": modes, "powerlaw-recall": by_delay, "powerlaw-warp": by_speed}
+
+
+@functools.cache
+def _test(node: str) -> tuple[Any, list[Any]]:
+    """The dataset of a configuration (JSON) and the batches of its test split, which all of its runs share."""
+    data = datasets.build(json.loads(node), data_dir=Path("data"))
+    return data, list(DataLoader(data.split("test"), batch_size=50, collate_fn=data.collate))
+
+
+@functools.cache
+def _optimum(node: str) -> float:
+    return _test(node)[0].reference()["optimal"]
