@@ -16,6 +16,8 @@ from .rows import LAYERS, arm, parts
 
 # Default d of `powerlaw-predict`.
 _DEFAULT_MEMORY = 0.4
+# Panels side by side.
+_COLUMNS = 3
 
 
 def colour(name: str) -> str:
@@ -25,16 +27,18 @@ def colour(name: str) -> str:
 
 def draw_excess(groups: dict[tuple[str, str], Sequence[dict[str, Any]]], target: Path) -> None:
     """Distance to the optimum: one panel per task and setting of its data, one point per run."""
-    width = max(len(groups), 1)
-    figure = Figure(figsize=(4.2 * width, 3.6), layout="constrained")
-    panels = figure.subplots(1, width, squeeze=False)[0]
+    height, width = max(-(-len(groups) // _COLUMNS), 1), max(min(len(groups), _COLUMNS), 1)
+    figure = Figure(figsize=(5.5 * width, 3.2 * height), layout="constrained")
+    panels = figure.subplots(height, width, squeeze=False).ravel()
+    for empty in panels[max(len(groups), 1) :]:
+        empty.set_axis_off()
     # Without runs there is one empty panel.
     for axes, ((task, data), rows) in zip(panels, groups.items(), strict=False):
         found = arms(rows)
-        for height, one in enumerate(found):
+        for line, one in enumerate(found):
             values = list(one.distances.values())
-            axes.plot(values, [height] * len(values), "o", color=colour(one.name), alpha=0.6)
-            axes.plot(np.mean(values), height, "|", color="black", markersize=14)
+            axes.plot(values, [line] * len(values), "o", color=colour(one.name), alpha=0.6)
+            axes.plot(np.mean(values), line, "|", color="black", markersize=14)
         axes.set_yticks(range(len(found)), [one.name for one in found])
         axes.axvline(0.0, color="grey", lw=0.8)
         axes.invert_yaxis()
@@ -47,7 +51,7 @@ def draw_excess(groups: dict[tuple[str, str], Sequence[dict[str, Any]]], target:
 def draw_modes(details: Sequence[dict[str, Any]], target: Path) -> None:
     """Learned alphas, and dampings per step, over the true d, for runs of the prediction task."""
     shown = [row for row in details if "-predict" in row["experiment"] and "horizon" not in row["data"]]
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 6), layout="constrained")
     left, right = figure.subplots(1, 2)
     names = sorted({_arm(row) for row in shown}, key=lambda name: (LAYERS.index(name.split()[0]), name))
     for offset, name in enumerate(names):
@@ -63,7 +67,7 @@ def draw_modes(details: Sequence[dict[str, Any]], target: Path) -> None:
         axes.set_xlim(-0.5 if any(memory(row["data"]) < 0 for row in shown) else 0.0, 0.5)
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=7)
+            axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     _save(figure, target)
 
 
