@@ -132,12 +132,13 @@ def test_figures_are_drawn_of_nothing_and_of_something(tmp_path, results):
         *({**head, "kind": "damping", "where": f"0.{share}", "value": "0.1"} for share in ("0.1", "0.5", "0.9")),
         {**head, "kind": "delay", "where": "4", "value": "0.9"},
         {**head, "kind": "speed", "where": "0.5 as trained", "value": "1.2"},
+        {**head, "kind": "speed", "where": "2 as trained", "value": "1.3"},
     ]
     for rest, group in (([], {}), (known, page.groups(found))):
         figures.draw_excess(group, tmp_path / "excess.png")
         figures.draw_modes(rest, tmp_path / "modes.png")
-        for kind in ("delay", "speed"):
-            figures.draw_curves(rest, kind, tmp_path / f"{kind}.png")
+        figures.draw_delays(rest, tmp_path / "delay.png")
+        figures.draw_speeds(rest, tmp_path / "speed.png")
     assert all(
         (tmp_path / f"{n}.png").read_bytes().startswith(b"\x89PNG") for n in ("excess", "modes", "delay", "speed")
     )

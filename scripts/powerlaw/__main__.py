@@ -54,8 +54,8 @@ def main() -> None:
     rows, found = gather(runs), details.gather(runs)
     figures.draw_excess(groups(rows), records.RESULTS / f"{NAME}-excess.png")
     figures.draw_modes(found, records.RESULTS / f"{NAME}-modes.png")
-    for kind in ("delay", "speed"):
-        figures.draw_curves(found, kind, records.RESULTS / f"{NAME}-{kind}.png")
+    figures.draw_delays(found, records.RESULTS / f"{NAME}-delay.png")
+    figures.draw_speeds(found, records.RESULTS / f"{NAME}-speed.png")
     PAGE.write_text(rewritten(PAGE.read_text(), rows))
     for task in TASKS:
         print(f"{task}\n{section(task, rows)}\n")

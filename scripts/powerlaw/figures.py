@@ -85,29 +85,55 @@ def _draw_dampings(axes: Any, rows: Sequence[dict[str, Any]], name: str, place: 
         label = None
 
 
-def draw_curves(details: Sequence[dict[str, Any]], kind: str, target: Path) -> None:
-    """Accuracy by delay (kind "delay"), or error by speed (kind "speed"): one line per layer, the mean over seeds."""
-    found: dict[tuple[str, bool], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+def draw_delays(details: Sequence[dict[str, Any]], target: Path) -> None:
+    """Accuracy of recall by delay: one line per arm, the mean over seeds."""
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots()
+    for (name, _), points in _curves(details, "delay").items():
+        # Settings are dashed, since they share the colour of their layer.
+        axes.plot(*points, "--" if " " in name else "-", marker="o", markersize=4, color=colour(name), label=name)
+    axes.set_xscale("log", base=2)
+    axes.set(xlabel="delay, steps", ylabel="accuracy")
+    axes.grid(alpha=0.3)
+    _legend(figure, axes)
+    _save(figure, target)
+
+
+def draw_speeds(details: Sequence[dict[str, Any]], target: Path) -> None:
+    """Distance to the optimum by speed of the test: layers told the speed on the left, not told on the right."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    titles = ("told the speed (dt_scale)", "not told")
+    for axes, title, told in zip(panels, titles, ("scaled", "as trained"), strict=True):
+        for (name, how), (speeds, errors) in _curves(details, "speed").items():
+            # An LRU refuses a dt_scale; its one point at the speed of training is no curve.
+            if how == told and len(speeds) > 1:
+                distances = 100 * (np.array(errors) - 1)
+                axes.plot(speeds, distances, marker="o", markersize=4, color=colour(name), label=name)
+        axes.set_xscale("log", base=2)
+        axes.set(xlabel="speed of the test, training 1", yscale="log", title=title)
+        axes.grid(alpha=0.3, which="both")
+    panels[0].set_ylabel("distance to the optimum, %")
+    _legend(figure, panels[1])
+    _save(figure, target)
+
+
+def _curves(details: Sequence[dict[str, Any]], kind: str) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
+    """(arm, how) -> places and the means over seeds there, of rows whose `where` is "PLACE HOW" or "PLACE"."""
+    found: dict[tuple[str, str], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in details:
         if row["kind"] == kind:
-            where, _, told = row["where"].partition(" ")
-            found[_arm(row), told != "as trained"][float(where)].append(float(row["value"]))
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for (name, told), points in found.items():
-        places = sorted(points)
-        label = f"{name}, not told" if not told else name
-        style = "-" if told else "--"
-        axes.plot(places, [np.mean(points[p]) for p in places], style, marker="o", color=colour(name), label=label)
-    axes.set_xscale("log", base=2)
-    if kind == "delay":
-        axes.set(xlabel="delay, steps", ylabel="accuracy")
-    else:
-        axes.set(xlabel="speed of the test, training 1", ylabel="squared error / optimum", yscale="log")
-    axes.grid(alpha=0.3)
-    if found:
-        axes.legend(fontsize=7)
-    _save(figure, target)
+            where, _, how = row["where"].partition(" ")
+            found[_arm(row), how][float(where)].append(float(row["value"]))
+    ordered = sorted(found, key=lambda key: (LAYERS.index(key[0].split()[0]), key))
+    return {key: (sorted(found[key]), [float(np.mean(found[key][p])) for p in sorted(found[key])]) for key in ordered}
+
+
+def _legend(figure: Figure, axes: Any) -> None:
+    """The lines of axes, outside and to the right of the figure."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, fontsize=7, loc="outside right upper")
 
 
 def memory(data: str) -> float:
