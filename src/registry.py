@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.metadata import entry_points
@@ -180,13 +181,15 @@ def check_options(kind: str, part: Callable[..., Any], options: Mapping[str, Any
     check_names(kind, part, options, runtime)
     hints = typing.get_type_hints(part.__init__ if inspect.isclass(part) else part)
     for key, value in options.items():
-        types = typing.get_args(hints.get(key)) or (hints.get(key),)
-        if not all(kind_of in (bool, int, float, str, type(None)) for kind_of in types):
+        hint = hints.get(key)
+        is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        kinds = typing.get_args(hint) if is_union else (hint,)
+        if not all(kind_of in (bool, int, float, str, type(None)) for kind_of in kinds):
             continue
         # YAML reads 1 as int where a float is meant; a bool does not count as a number.
-        fits = type(value) in types or (float in types and type(value) is int)
+        fits = type(value) in kinds or (float in kinds and type(value) is int)
         if not fits:
-            names = " or ".join("null" if kind_of is type(None) else kind_of.__name__ for kind_of in types)
+            names = " or ".join("null" if kind_of is type(None) else kind_of.__name__ for kind_of in kinds)
             raise UsageError(f"{kind} takes {key} as {names}, got {shown(value)}.")
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{kind} takes {key} as a finite number, got {value}.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 from omegaconf import OmegaConf
@@ -188,6 +190,10 @@ def part(width: int, rate: float = 0.1, name: str | None = None, flag: bool = Fa
     """A part with plainly annotated options."""
 
 
+def part_of_lists(names: Sequence[str], sizes: list[int] | None = None, share: Annotated[float, "0 to 1"] = 0.5):
+    """A part whose annotations have arguments that are not the types of its options."""
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -211,6 +217,7 @@ def test_options_that_fit():
     check_options("The part", part, {"width": 1, "rate": 1, "name": None, "flag": True, "nested": {"any": 1}}, [])
     with pytest.raises(UsageError, match="no option 'width'"):
         check_options("The part", part, {"width": 1}, ["width"])
+    check_options("The part", part_of_lists, {"names": ["a"], "sizes": [1], "share": 0.2}, [])
 
 
 def test_defaults_are_valid():

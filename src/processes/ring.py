@@ -23,7 +23,7 @@ class PowerSpectrum(StationaryGaussian):
 
     Args:
         beta: exponent in [-4, 4]; 0 is white, 1 pink, 2 like Brownian motion.
-        period: even number of steps >= 4. A sample covers about half a period at most, so that it never shows the
+        period: even number of steps >= 4. A sample has at most period / 2 + 1 steps, so that it never shows the
             periodicity.
         variance: gamma_0.
     """
@@ -48,7 +48,7 @@ class PowerSpectrum(StationaryGaussian):
         check_length("PowerSpectrum", "n", n)
         if n > self.period // 2 + 1:
             raise UsageError(
-                f"PowerSpectrum of period {self.period} gives at most {self.period // 2} steps of a sample, "
+                f"PowerSpectrum of period {self.period} gives at most {self.period // 2 + 1} steps of a sample, "
                 f"asked for {n}. Set a period of at least {2 * n}."
             )
         gamma = fft.irfft(self._powers(), self.period)[:n]

@@ -165,7 +165,7 @@ def test_relaxations_cover_a_power_law_and_scale_with_speed():
         (lambda: Relaxations((0.0,), (1.0,)), "times"),
         (lambda: PowerSpectrum(5.0), "beta"),
         (lambda: PowerSpectrum(1.0, 63), "even period"),
-        (lambda: PowerSpectrum(1.0, 64).covariance(34), "at least 68"),
+        (lambda: PowerSpectrum(1.0, 64).covariance(34), "at most 33 steps of a sample, asked for 34"),
         (lambda: FractionalNoise(0.5).sample(np.random.default_rng(0), 0), "whole number length from 1"),
         (lambda: FractionalNoise(0.5).covariance(2.5), "whole number n"),
         (lambda: FractionalMotion(1.5), "hurst"),
