@@ -125,7 +125,8 @@ def test_the_page_is_what_the_script_writes():
 
 
 def test_figures_are_drawn_of_nothing_and_of_something(tmp_path, results):
-    found = gathered(record("s5", 0, 0.55), record("fractal", 0, 0.6, "dataset.d=0.2"))
+    runs = [record("s5", 0, 0.55), record("fractal", 0, 0.6), record("fractal", 0, 0.6, "dataset.d=0.2")]
+    found = gathered(*runs)
     head = {"experiment": "powerlaw/fractal-predict", "data": "dataset.d=0.2", "settings": ""}
     known = [
         *({**head, "kind": "alpha", "where": f"0.{k}", "value": "0.3"} for k in range(2)),

@@ -25,8 +25,18 @@ def colour(name: str) -> str:
     return f"C{LAYERS.index(name.split()[0])}"
 
 
+def label(name: str) -> str:
+    """An arm as figures name it.
+
+    >>> label("s5 model.layer.dt_max=1.6 model.layer.dt_min=0.002")
+    's5 dt_max=1.6 dt_min=0.002'
+    """
+    return name.replace("model.layer.", "")
+
+
 def draw_excess(groups: dict[tuple[str, str], Sequence[dict[str, Any]]], target: Path) -> None:
-    """Distance to the optimum: one panel per task and setting of its data, one point per run."""
+    """Distance to the optimum: one panel per task and setting of its data with several arms, one point per run."""
+    groups = {key: rows for key, rows in groups.items() if len(arms(rows)) > 1}
     height, width = max(-(-len(groups) // _COLUMNS), 1), max(min(len(groups), _COLUMNS), 1)
     figure = Figure(figsize=(5.5 * width, 3.2 * height), layout="constrained")
     panels = figure.subplots(height, width, squeeze=False).ravel()
@@ -39,7 +49,7 @@ def draw_excess(groups: dict[tuple[str, str], Sequence[dict[str, Any]]], target:
             values = list(one.distances.values())
             axes.plot(values, [line] * len(values), "o", color=colour(one.name), alpha=0.6)
             axes.plot(np.mean(values), line, "|", color="black", markersize=14)
-        axes.set_yticks(range(len(found)), [one.name for one in found])
+        axes.set_yticks(range(len(found)), [label(one.name) for one in found], fontsize=7)
         axes.axvline(0.0, color="grey", lw=0.8)
         axes.invert_yaxis()
         unit = "%" if rows[0]["metric"] == "mse" else "points"
@@ -51,7 +61,7 @@ def draw_excess(groups: dict[tuple[str, str], Sequence[dict[str, Any]]], target:
 def draw_modes(details: Sequence[dict[str, Any]], target: Path) -> None:
     """Learned alphas, and dampings per step, over the true d, for runs of the prediction task."""
     shown = [row for row in details if "-predict" in row["experiment"] and "horizon" not in row["data"]]
-    figure = Figure(figsize=(10, 6), layout="constrained")
+    figure = Figure(figsize=(12, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     names = sorted({_arm(row) for row in shown}, key=lambda name: (LAYERS.index(name.split()[0]), name))
     for offset, name in enumerate(names):
@@ -59,15 +69,14 @@ def draw_modes(details: Sequence[dict[str, Any]], target: Path) -> None:
         place = 0.008 * (offset - 0.5 * (len(names) - 1))
         alphas = [(memory(row["data"]) + place, float(row["value"])) for row in rows if row["kind"] == "alpha"]
         if alphas:
-            left.plot(*zip(*alphas, strict=True), "o", color=colour(name), alpha=0.5, label=name)
+            left.plot(*zip(*alphas, strict=True), "o", color=colour(name), alpha=0.5, label=label(name))
         _draw_dampings(right, rows, name, place)
     left.set(xlabel="true d", ylabel="learned alpha", title="alphas (learn_alpha=true)", ylim=(0, 1))
     right.set(xlabel="true d", ylabel="damping a step", title="median over the modes, bar: 10 to 90 %", yscale="log")
     for axes in (left, right):
         axes.set_xlim(-0.5 if any(memory(row["data"]) < 0 for row in shown) else 0.0, 0.5)
         axes.grid(alpha=0.3)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    _legend(figure, right)
     _save(figure, target)
 
 
@@ -76,13 +85,13 @@ def _draw_dampings(axes: Any, rows: Sequence[dict[str, Any]], name: str, place: 
     for row in rows:
         if row["kind"] == "damping":
             found[memory(row["data"])][row["where"].partition(".")[2]].append(float(row["value"]))
-    label: str | None = name
+    legend: str | None = label(name)
     for d, shares in sorted(found.items()):
         low, middle, high = (float(np.median(shares[share])) for share in ("0.1", "0.5", "0.9"))
         axes.errorbar(
-            d + place, middle, [[middle - low], [high - middle]], fmt="o", color=colour(name), capsize=3, label=label
+            d + place, middle, [[middle - low], [high - middle]], fmt="o", color=colour(name), capsize=3, label=legend
         )
-        label = None
+        legend = None
 
 
 def draw_delays(details: Sequence[dict[str, Any]], target: Path) -> None:
@@ -91,7 +100,9 @@ def draw_delays(details: Sequence[dict[str, Any]], target: Path) -> None:
     axes = figure.subplots()
     for (name, _), points in _curves(details, "delay").items():
         # Settings are dashed, since they share the colour of their layer.
-        axes.plot(*points, "--" if " " in name else "-", marker="o", markersize=4, color=colour(name), label=name)
+        axes.plot(
+            *points, "--" if " " in name else "-", marker="o", markersize=4, color=colour(name), label=label(name)
+        )
     axes.set_xscale("log", base=2)
     axes.set(xlabel="delay, steps", ylabel="accuracy")
     axes.grid(alpha=0.3)
@@ -109,7 +120,7 @@ def draw_speeds(details: Sequence[dict[str, Any]], target: Path) -> None:
             # An LRU refuses a dt_scale; its one point at the speed of training is no curve.
             if how == told and len(speeds) > 1:
                 distances = 100 * (np.array(errors) - 1)
-                axes.plot(speeds, distances, marker="o", markersize=4, color=colour(name), label=name)
+                axes.plot(speeds, distances, marker="o", markersize=4, color=colour(name), label=label(name))
         axes.set_xscale("log", base=2)
         axes.set(xlabel="speed of the test, training 1", yscale="log", title=title)
         axes.grid(alpha=0.3, which="both")
