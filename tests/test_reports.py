@@ -34,13 +34,29 @@ def test_headers_and_results_agree():
 def test_tables_of_comparisons_are_what_the_script_writes(path):
     text = path.read_text()
     assert comparisons.names(text), "a page without a comparison is none of the script's"
-    assert comparisons.rewritten(text) == text, "run python -m scripts.comparisons"
+    assert comparisons.rewritten(path) == text, "run python -m scripts.comparisons"
 
 
 def test_every_mark_of_a_page_has_its_comparison():
     for path in comparisons.PAGES:
         marks = path.read_text().count("<!-- table: ")
-        assert len(comparisons.names(path.read_text())) == marks, path
+        summaries = path.read_text().count(f"<!-- table: {comparisons.SUMMARY} -->")
+        assert len(comparisons.names(path.read_text())) + summaries == marks, path
+
+
+def test_fractal_against_s5_has_the_sign_of_fractal_minus_s5_whichever_is_the_baseline():
+    lines = {line[0].partition("]")[0][1:]: line for line in comparisons.summary(records.RESULTS, comparisons.PAGES[1])}
+    for name, task, sign in (("layers-pathfinder", "proxy/pathfinder", 1), ("second-co2", "series/co2", -1)):
+        differences = records.read(records.RESULTS / name / "differences.csv")
+        found = next(row for row in differences if next(iter(row.values())) in ("fractal", "s5"))
+        line = lines[task]
+        assert float(line[4]) == pytest.approx(sign * float(list(found.values())[1]))
+        assert [float(bound) for bound in line[5].split(" to ")] == sorted(
+            sign * float(bound) for bound in found["95 % interval (t)"].split(" to ")
+        )
+        assert line[6] == found["p corrected (Holm)"] and f"(results/{name}/report.md)" in line[0]
+    assert lines["proxy/pathfinder"][-1] == "S5" and lines["series/co2"][-1] == "FRACTAL"
+    assert lines["proxy/adding"][-1] == "not told apart"
 
 
 def test_a_table_pairs_arms_with_their_differences(tmp_path):
