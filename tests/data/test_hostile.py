@@ -141,7 +141,7 @@ def test_a_disk_that_is_full_in_the_middle_of_drawing(tmp_path, monkeypatch):
     monkeypatch.setattr(generate, "available_cores", lambda: 1)
     with monkeypatch.context() as full:
         full.setattr(generate, "_write", write_until_full)
-        with pytest.raises(UsageError, match="What was made so far is kept, and the next start goes on there"):
+        with pytest.raises(UsageError, match="What was made so far is kept, and the next start continues from it"):
             Pathfinder(tmp_path, n=N).prepare()
     assert not list(tmp_path.glob("cache/pathfinder/[!.]*"))
     (record,) = tmp_path.glob("cache/pathfinder/.*partial/shards.json")

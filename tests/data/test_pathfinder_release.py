@@ -156,7 +156,7 @@ def test_nothing_of_the_users_is_written_over(tmp_path, generator, make_release)
     with pytest.raises(UsageError, match=r"another recipe: seed 0 \(wanted: 1\).*Name another folder"):
         writer.write_release(tmp_path / "a", Generator(generator.setting, 1), "hard", 10)
     (folder / "generator.json").unlink()
-    with pytest.raises(UsageError, match="holds files already"):
+    with pytest.raises(UsageError, match="already holds files"):
         make_release(tmp_path / "a", 10)
 
 

@@ -119,7 +119,7 @@ def test_command_listops(tmp_path, capsys):
     assert [len(list(read_tsv(out / f"basic_{split}.tsv"))) for split in ("train", "val", "test")] == [48, 1, 1]
     assert sorted(path.name for path in out.iterdir()) == ["basic_test.tsv", "basic_train.tsv", "basic_val.tsv"]
     assert main(arguments) == 2
-    assert "nothing is written over" in capsys.readouterr().err
+    assert "nothing is overwritten" in capsys.readouterr().err
     # What was written is what the dataset draws with the same options, and it is found as a release.
     counts, recipe = {"n_train": 48, "n_val": 1, "n_test": 1}, {"max_depth": 4, "min_length": 5, "max_length": 30}
     written = ListOps(tmp_path, source="release", **counts)
