@@ -59,7 +59,7 @@ def test_a_damaged_record_blocks_nothing(toy_config, copy, capsys, content):
         path.write_text(content)
     facts = again(toy_config, copy)
     assert facts["status"] == "finished" and facts["earlier"] == []
-    assert "record.json is missing or damaged; the parts before are not in it." in capsys.readouterr().out
+    assert "record.json is missing or damaged; the earlier parts are not in it." in capsys.readouterr().out
 
 
 def test_a_record_of_odd_types(tmp_path):

@@ -71,7 +71,7 @@ def test_a_best_checkpoint_that_is_lost(toy_config, tmp_path, capsys):
 
     def resumed(*options: str) -> dict:
         facts = run(toy_config(*OPTIONS, *options, f"resume={last}"), tmp_path)
-        assert "best.ckpt is missing or damaged; the best is looked for from here on." in capsys.readouterr().out
+        assert "best.ckpt is missing or damaged; the search for the best starts again." in capsys.readouterr().out
         assert facts["metrics"]["test"]["samples"] == 21
         return facts
 

@@ -154,7 +154,7 @@ def test_the_loss_is_chosen_and_the_metric_stays(loss):
     ("output", "loss", "levels", "words"),
     [
         ("point", "mean", None, "Unknown training.loss 'mean'. Known: huber, mae, mse."),
-        ("gaussian", "mae", None, "training.loss=mae is of model.output=point, and model.output=gaussian is fitted by"),
+        ("gaussian", "mae", None, "training.loss=mae is for model.output=point, and model.output=gaussian is fitted"),
         ("quantiles", "mse", [0.5], "fitted by the pinball loss. Leave training.loss out"),
         ("quantiles", None, [0.1, 0.9], r"model.quantiles=\[0.1, 0.9\] lacks the level 0.5, and.*Add 0.5"),
     ],

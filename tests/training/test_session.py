@@ -239,7 +239,7 @@ def test_the_table_says_what_the_data_are(finished):
     assert title(source="stand-in", lra=False).startswith("toy-decay on toy-counts (stand-in: not the LRA set), best")
     assert "(generated: not the LRA set)" in title(source="generated", lra=False)
     assert "(generated, the LRA set)" in title(source="generated", lra=True)
-    assert "(source not told: not the LRA set)" in title()
+    assert "(source not given: not the LRA set)" in title()
 
 
 def test_limits_and_accumulation(toy_config, tmp_path):
