@@ -1,4 +1,4 @@
-"""What a dataset of numbers or of a class a position hands over: made into batches, and refused in words."""
+"""Datasets with targets that are numbers, or a class at every position: batches, and clear messages for mistakes."""
 
 from __future__ import annotations
 
