@@ -1,4 +1,4 @@
-"""python -m fractal_ssm.data: what data there is, and making or unpacking data without training."""
+"""python -m fractal_ssm.data: list the data that are there, and make or unpack data without training."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..errors import UsageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status: 0, 2 for a mistake of the user, 130 for Ctrl-C."""
+    """Run one command and return the exit status: 0, 2 for a user's mistake, 130 for Ctrl-C."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
         if any("\0" in argument for argument in arguments or ()):
-            raise UsageError("An argument holds a NUL character, which no name of a file may have.")
+            raise UsageError("An argument holds a NUL character, which file names cannot contain.")
         options.run(options)
         sys.stdout.flush()
     except UsageError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader, `head` say, had enough; the interpreter must not try to write the rest at its end.
+        # The reader, such as `head`, closed the pipe; the interpreter's final flush would fail on it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        # A name that cannot be written or read: /nowhere/sheet.png, a file where a folder should be, a full disk.
+        # A path that cannot be read or written: /nowhere/sheet.png, a file in place of a folder, a full disk.
         if error.errno is None:
             raise
         print(f"{parser.prog}: {error.strerror}: {error.filename}", file=sys.stderr)
@@ -83,7 +83,7 @@ def _add_listops_arguments(parser: argparse.ArgumentParser) -> None:
     from .listops.dataset import RECIPE
 
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for basic_{train,val,test}.tsv")
-    parser.add_argument("--n", type=int, help="trees in all, shared out as 96 : 2 : 2")
+    parser.add_argument("--n", type=int, help="number of trees, split 96 : 2 : 2")
     parser.add_argument("--n-train", type=int, default=96_000)
     parser.add_argument("--n-val", type=int, default=2_000)
     parser.add_argument("--n-test", type=int, default=2_000)
@@ -108,7 +108,7 @@ def _listops(options: argparse.Namespace) -> None:
     _check_listops(counts, recipe)
     there = [name for name in FILES.values() if (options.out / name).exists()]
     if there:
-        raise UsageError(f"{options.out} holds {there[0]} already, and nothing is written over. Name another folder.")
+        raise UsageError(f"{options.out} already holds {there[0]}; nothing is overwritten. Name another folder.")
     new = [folder for folder in (options.out, *options.out.parents) if not folder.exists()]
     options.out.mkdir(parents=True, exist_ok=True)
     partial = options.out / f".tmp-{uuid.uuid4().hex[:8]}"
@@ -127,7 +127,7 @@ def _listops(options: argparse.Namespace) -> None:
 
 
 def _check_listops(counts: dict[str, int], recipe: dict[str, int]) -> None:
-    """The dataset's own checks, in the words of the command."""
+    """Run the dataset's own checks; their messages name the options of the command."""
     from .listops.dataset import ListOps
 
     try:

@@ -41,15 +41,15 @@ EXPECTED = Expected(
 
 @register_dataset("aan")
 class Aan(CachedData):
-    """Pairs of documents, Unicode characters, no clean-up; vocabulary of all characters of the training documents.
+    """Pairs of documents as Unicode characters, no clean-up; every character of the training documents has an id.
 
-    The tsv files are read once, in bounded memory and in pieces: interrupted, the next start goes on where it stopped.
+    The tsv files are read once, in pieces and in bounded memory; after an interruption the next start continues.
 
     Args:
         data_dir: root of all data.
         source: "release" or "auto" reads the user's files, "stand-in" makes up documents of the same shape.
-        n_train, n_val, n_test: pairs to use, the first of each file; null takes all, which must be as many as the
-            release has.
+        n_train, n_val, n_test: number of pairs to use, from the beginning of each file; null takes all, and their
+            number must be the release's.
         l_max: longest document, `<eos>` included.
     """
 
@@ -111,7 +111,7 @@ class Aan(CachedData):
 
     def _write_stand_in(self, target: Path) -> dict[str, Any]:
         counts = {split: self.wanted[split] or _STAND_IN[split] for split in SPLITS}
-        # Drawn at once: every call makes up words of its own, and what is learned must hold in all splits.
+        # One call for all splits: each call makes up new words, and the splits must share theirs.
         pairs, labels = document_pairs(sum(counts.values()), np.random.default_rng(0))
         rows = map(_row, labels, pairs)
         for split in SPLITS:

@@ -1,8 +1,8 @@
-"""Reading the Retrieval tsv files, of many gigabytes, in pieces that survive an interruption.
+"""Read the Retrieval tsv files, of many gigabytes, in pieces that survive an interruption.
 
-First pass: the kept beginnings of the documents, as UTF-8, and the counts of their characters go into one file per
-5,000 rows, together with the position in the tsv from which to go on. Second pass: the vocabulary is known, and the
-pieces become the two packed arrays of ids. Memory: one piece, about 40 MB at 4,000 characters a document.
+First pass: each 5,000 rows go into one file, which holds the kept beginnings of their documents as UTF-8, the counts of
+their characters, and the position in the tsv at which to resume. Second pass: the vocabulary is known, and the pieces
+become the two packed arrays of ids. Memory: one piece, about 40 MB at 4,000 characters a document.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _LONGEST_LINE = 64 << 20
 
 
 def read_shards(path: Path, folder: Path, split: str, limit: int, wanted: int | None) -> int:
-    """Read one tsv into `folder/<split>-00000.npz`, ...; pieces that are there already are not read again.
+    """Read one tsv into `folder/<split>-00000.npz`, ...; pieces that already exist are not read again.
 
     Args:
         path: rows of label, id, id, text, text, split by tabs, no header, no quoting.
         folder: where the pieces go.
-        split: beginning of their names.
+        split: name of the split, with which their names begin.
         limit: characters kept of each document.
         wanted: rows to read; None reads to the end.
     Returns:
-        Rows read, those of earlier calls included.
+        Number of rows read, including those of earlier calls.
     Raises:
         UsageError: a row without five fields or with a label that is not 0 or 1; names file and row.
     """
@@ -43,7 +43,7 @@ def read_shards(path: Path, folder: Path, split: str, limit: int, wanted: int | 
     rows, position = 0, 0
     for shard in shards:
         try:
-            # Opened here: numpy leaves a file that is no archive open.
+            # Open the file here: np.load does not close a file that is not an archive.
             with open(shard, "rb") as piece, np.load(piece) as content:
                 rows += len(content["labels"])
                 position = int(content["position"])
@@ -72,11 +72,11 @@ def assemble(folder: Path, splits: Sequence[str], l_max: int) -> list[str]:
     """Turn the pieces into `tokens1`, `tokens2` (packed) and `labels.npy`, and remove them.
 
     Args:
-        folder: of the pieces.
+        folder: where the pieces are.
         splits: in the order in which the samples are stored; the characters of "train" make the vocabulary.
         l_max: longest document, `<eos>` included.
     Returns:
-        Tokens of the vocabulary, by id.
+        Tokens of the vocabulary, in the order of their ids.
     """
     counts = CharacterCounter()
     for shard in _shards(folder, "train"):
@@ -110,7 +110,7 @@ def _shards(folder: Path, split: str) -> list[Path]:
 
 
 def _read_shard(file, path: Path, target: Path, first_row: int, room: int, limit: int) -> int:
-    """Read up to `room` rows and store them; the number of rows read."""
+    """Read up to `room` rows, store them and return their number."""
     labels, texts, counter = [], [], CharacterCounter()
     while len(labels) < room:
         line = file.readline(_LONGEST_LINE)
@@ -147,5 +147,5 @@ def _parse(line: bytes, path: Path, row: int, limit: int) -> tuple[int, list[str
             f"{len(fields)}. The file may have been cut short: copy or download it again."
         )
     label = parsed_label(fields[0], 2, f"{path}, row {row}")
-    # Four bytes a character are enough for any text; what is cut within a character lies beyond the limit.
+    # UTF-8 takes at most four bytes a character, so a character that is cut in two lies beyond the limit.
     return label, [text[: 4 * limit].decode("utf-8", "replace")[:limit] for text in fields[3:]]

@@ -1,4 +1,4 @@
-"""What the training loop knows of a dataset: three splits, a way to make a batch, and a record of their origin."""
+"""Interface between a dataset and the training loop: three splits, a way to make a batch, and a record of origin."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TASKS = ("classification", "retrieval", "regression", "tokens")
 
 
 def label_shares(labels: np.ndarray, n_classes: int) -> list[float]:
-    """Share of every class; the largest is the accuracy of always giving the commonest answer.
+    """Share of every class; the largest is the accuracy of always predicting the commonest class.
 
     >>> label_shares(np.array([0, 2, 2, 2]), 3)
     [0.25, 0.0, 0.75]
@@ -44,11 +44,11 @@ class Batch(NamedTuple):
 
     inputs: (B, L) int64 token ids, or (B, L, d_input) float32; retrieval stacks all first documents, then all second
         ones: (2B, L).
-    targets: what the task asks for.
+    targets: by task,
         classification, retrieval: (B,) int64 class indices; IGNORED is not scored.
-        tokens: (B, L) int64 class indices; IGNORED is not scored, and stands at padded positions.
+        tokens: (B, L) int64 class indices; IGNORED is not scored, and padded positions hold it.
         regression: (B, d_target) float32, or (B, L, d_target) for one target a position; NaN is a missing value, which
-            is not scored, and stands at padded positions.
+            is not scored, and padded positions hold it.
     lengths: (B,) int64 valid positions, or (2B,) for retrieval.
     """
 
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """Samples of one length, taken at once: what `collate` may be given instead of a list of single samples.
+    """Samples of one length, gathered in one step; `collate` takes them in place of a list of single samples.
 
     sequences: (B, L) integer token ids or (B, L, d_input) float32.
     labels: (B,) integers, or the array of the targets that `Batch` describes.
@@ -71,22 +71,22 @@ class Gathered(NamedTuple):
 class SequenceData(ABC):
     """One benchmark task behind one interface; built by name through the dataset registry.
 
-    The registry passes `data_dir` (a pathlib.Path, root of all data) at run time. Building one must be cheap and touch
-    no file; `prepare` finds, generates or caches the data.
+    The registry passes `data_dir` (a pathlib.Path, root of all data) at run time. The constructor must be cheap and
+    touch no file; `prepare` finds, generates or caches the data.
 
     Attributes:
         task: "classification" of a sequence; "retrieval" for pairs of documents; "regression" of real numbers, by
             squared error unless the configuration says otherwise; "tokens" for a class at every position: next-token
             prediction, tagging.
-        n_tokens: vocabulary size, special tokens included, or None when the input is real. A vocabulary that is
-            counted from the data is known after `prepare`; build the model then.
+        n_tokens: vocabulary size, special tokens included, or None when the input is real. A vocabulary counted from
+            the data is known only after `prepare`; build the model then.
         d_input: channels of a real input, or None when the input is token ids.
         n_classes: number of classes, None for regression.
         d_target: values of a target of regression, >= 1; None for other tasks.
         per_position: for regression, whether each position has a target (forecasting, denoising); if not, each
             sequence has one.
-        causal: whether the output at a position may depend on inputs up to that position only, as in forecasting and
-            next-token prediction: layers that look ahead are then refused. False where the whole sequence is known.
+        causal: whether the output at a position may depend only on inputs up to that position, as in forecasting and
+            next-token prediction; layers that look ahead are then refused. False where the whole sequence is known.
         l_max: longest sequence that a batch can hold.
     """
 
@@ -110,7 +110,7 @@ class SequenceData(ABC):
 
     @abstractmethod
     def split(self, name: str) -> Dataset:
-        """The samples of "train", "val" or "test" as pairs (x, y); x is what `collate` takes."""
+        """The samples of "train", "val" or "test" as pairs (x, y), in the form that `collate` takes."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -123,27 +123,27 @@ class SequenceData(ABC):
         """
 
     def dt_scale(self, name: str) -> float:
-        """Factor on the model's step dt for batches of the split `name`: 2.0 where the split holds every second sample
-        of sequences like those of training, 1.0 otherwise."""
+        """Factor on the model's step dt for batches of the split `name`, 1.0 by default; 2.0 if its sequences keep
+        every second step of sequences like those of training."""
         return 1.0
 
     def reference(self) -> dict[str, float]:
         """Scores that need no training, for the record: name -> the task's main metric on the test split.
 
         The main metric is the accuracy, or the mean squared error for regression: {"optimal": 0.42, "AR(2)": 0.44}.
-        Asked for once a run, after `prepare`.
+        Called once per run, after `prepare`.
         """
         return {}
 
     def collate(self, items: Gathered | Sequence[tuple[Any, Any]]) -> Batch:
-        """A batch of samples, right-padded to the longest of them: inputs with zeros, targets with what is not scored.
+        """Batch of the samples, right-padded to the longest: inputs with zeros, targets with the unscored value.
 
         A sample is a pair (x, y): x (L,) token ids or (L, d_input) real numbers; y a class index, for "tokens" (L,)
         class indices, for "regression" (d_target,) or (L, d_target) numbers (a plain number where d_target is 1).
 
         Raises:
-            UsageError: a sample that is no pair (x, y), an x that is no array of numbers or unlike the others, a label
-                that is not a whole number, a target of another shape or that is no number.
+            UsageError: a sample is not a pair (x, y), an x is not an array of numbers or differs in kind from the
+                others, a label is not a whole number, or a target is not numeric or has another shape.
         """
         if isinstance(items, Gathered):
             inputs = torch.from_numpy(items.sequences)

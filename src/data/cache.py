@@ -2,9 +2,9 @@
 
 A cache is a folder of files plus `manifest.json`, which holds the parameters that made it, the SHA-256 and size of
 every file, and facts about the content. It is built in a hidden folder beside its final place and renamed there when
-complete, so an interrupted build leaves nothing that could be taken for a cache, and of two processes that build at
-once one waits (or, where file locks do not work, one result is thrown away). A cache that fails its checks is refused
-and never rebuilt by itself: the folder may hold something of the user's.
+complete, so an interrupted build leaves nothing that could be taken for a cache. When two processes build at once, one
+waits (or, where file locks do not work, one result is thrown away). A cache that fails its checks is refused and never
+rebuilt automatically, because the folder may hold files of the user.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Cache:
     """An opened cache.
 
     Attributes:
-        folder: where it is.
-        parameters: what made it; equal parameters mean equal content.
-        facts: what the builder found out about the content (counts, label shares, vocabulary, ...).
-        checksum: SHA-256 over names and checksums of all files: one number for the whole content.
+        folder: path of the cache.
+        parameters: values that the content was made with; equal parameters mean equal content.
+        facts: what the builder recorded about the content (counts, label shares, vocabulary, ...).
+        checksum: SHA-256 over names and checksums of all files, which identifies the whole content.
     """
 
     folder: Path
@@ -49,15 +49,15 @@ class Cache:
     checksum: str
 
     def array(self, name: str) -> np.ndarray:
-        """`load_array` of a file of this cache."""
+        """`load_array` for a file of this cache."""
         return load_array(self.folder, name)
 
 
 def load_array(folder: Path, name: str) -> np.ndarray:
-    """The array of file `name`.npy of a cache, memory-mapped read-only.
+    """The array in the file `name`.npy of a cache, memory-mapped read-only.
 
     Raises:
-        UsageError: there is no such file, or it is no array.
+        UsageError: the file is missing or does not hold an array.
     """
     try:
         return read_npy(folder / f"{name}.npy", mmap_mode="r")
@@ -66,7 +66,7 @@ def load_array(folder: Path, name: str) -> np.ndarray:
 
 
 def cache_folder(data_dir: Path, task: str, kind: str, parameters: Mapping[str, Any]) -> Path:
-    """`data_dir/cache/<task>/<kind>-<hash of the parameters>`: other parameters never meet the same folder."""
+    """`data_dir/cache/<task>/<kind>-<hash of the parameters>`, so different parameters never share a folder."""
     digest = hashlib.sha256(_canonical(parameters).encode()).hexdigest()
     return Path(data_dir) / "cache" / task / f"{kind}-{digest[:10]}"
 
@@ -85,8 +85,8 @@ def load_or_build(
         build: called with an empty folder; writes files there and returns the facts (JSON values).
         resumable: keep what an interrupted build wrote; `build` finds it in its folder at the next call.
     Raises:
-        UsageError: a cache is there but damaged, or made by something else, or the place cannot be written, or the disk
-            is full.
+        UsageError: the existing cache is damaged or was made by something else, the place cannot be written, or the
+            disk is full.
     """
     folder = Path(folder)
     if folder.exists():
@@ -115,16 +115,16 @@ def open_cache(folder: Path, parameters: Mapping[str, Any] | None = None, thorou
 
     Args:
         folder: the cache.
-        parameters: what it must have been made with; None accepts any.
-        thorough: read every file and compare its SHA-256. Otherwise a file whose size and time of change are those of
-            the manifest is trusted, and only a touched or copied file is read.
+        parameters: values that it must have been made with; None accepts any.
+        thorough: read every file and compare its SHA-256. Otherwise a file is trusted if its size and modification
+            time match the manifest, and only a touched or copied file is read.
     Raises:
         UsageError: no manifest, another format, other parameters, a missing file, a wrong size or checksum.
     """
     folder = Path(folder)
     manifest = _read_manifest(folder)
     if parameters is not None and manifest["parameters"] != json.loads(_canonical(parameters)):
-        raise refused(folder, f"its parameters are {manifest['parameters']}, wanted were {dict(parameters)}")
+        raise refused(folder, f"its parameters are {manifest['parameters']}, expected {dict(parameters)}")
     for name, record in manifest["files"].items():
         _check_file(folder, name, record, thorough)
     return Cache(folder, manifest["parameters"], manifest["facts"], manifest["checksum"])
@@ -149,7 +149,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _build(folder: Path, parameters: dict[str, Any], build: Callable[[Path], Mapping[str, Any]], resumable: bool):
-    # The lock is held: leftovers of killed builds on this machine belong to nobody.
+    # The caller holds the lock, so temporary folders of this machine are leftovers of killed builds.
     mine = f".{folder.name}.{os.uname().nodename if hasattr(os, 'uname') else 'host'}"
     for stale in folder.parent.glob(f"{mine}.tmp-*"):
         shutil.rmtree(stale)
@@ -171,7 +171,7 @@ def _build(folder: Path, parameters: dict[str, Any], build: Callable[[Path], Map
         try:
             partial.rename(folder)
         except OSError:
-            # Another machine without our lock was faster; its result is opened, and thereby checked, by the caller.
+            # A machine that does not share our lock finished first; the caller opens and so checks its result.
             if not (folder / MANIFEST).exists():
                 raise
     finally:
@@ -212,7 +212,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _is_record(name: str, record: Any) -> bool:
-    """Whether a file's entry is whole and its name leads nowhere else."""
+    """Whether a file's entry is complete and its name stays inside the folder."""
     whole = isinstance(record, dict) and type(record.get("bytes")) is type(record.get("mtime_ns")) is int
     return whole and isinstance(record.get("sha256"), str) and Path(name).name == name and name not in (".", "..")
 
@@ -246,7 +246,7 @@ def _not_made(folder: Path, error: OSError, resumable: bool) -> UsageError:
     what = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     kept = "Nothing half-made is left."
     if resumable:
-        kept = "What was made so far is kept, and the next start goes on there."
+        kept = "What was made so far is kept, and the next start continues from it."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         advice = f"Free some space, or set data_dir to a larger disk. {kept}"
     elif error.errno in (errno.ENOENT, errno.EISDIR, errno.EIO, errno.ELOOP):
@@ -262,7 +262,7 @@ def _canonical(parameters: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Hold the build lock of one cache; says so when it has to wait."""
+    """Hold the build lock of one cache; print a line if it has to wait."""
     lock = filelock.FileLock(folder.parent / f".{folder.name}.lock")
     try:
         try:
@@ -271,7 +271,7 @@ def _lock(folder: Path) -> Iterator[None]:
             print(f"Waiting for another process that builds {folder} ...", file=sys.stderr)
             lock.acquire()
     except (OSError, NotImplementedError) as error:
-        # Some network file systems have no locks: two builds may then run, and the renaming decides.
+        # Some network file systems have no locks: two builds may then run, and the first to rename its folder wins.
         reason = getattr(error, "strerror", None) or error
         print(f"No file lock on {folder.parent} ({reason}); building without.", file=sys.stderr)
     try:

@@ -1,4 +1,4 @@
-"""What the datasets with files or a generator behind a cache have in common."""
+"""Base class of the datasets that keep a user's files, or the output of a generator, in a cache."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .options import check_counts, checked_data_dir
 from .splits import fingerprint
 
 STAND_IN_HINT = (
-    "For a trial without the files set dataset.source=stand-in: made-up data of the same shape, whose results are "
-    "marked and never those of the benchmark."
+    "For a trial without the files set dataset.source=stand-in: made-up data of the same shape; their results are "
+    "marked and do not count for the benchmark."
 )
 
 
@@ -28,17 +28,17 @@ class CachedData(SequenceData):
     Args:
         data_dir: root of all data.
         source: one of `sources`.
-        wanted: part -> samples to use of it, the options n_<part>; None takes all.
+        wanted: part -> number of samples to use, the option n_<part>; None takes all.
     """
 
     name: ClassVar[str]
-    # What the benchmark calls the task.
+    # The benchmark's name for the task.
     title: ClassVar[str]
     expected: ClassVar[Expected]
     sources: ClassVar[tuple[str, ...]] = ("auto", "release", "stand-in")
-    # About what a sample takes on disk.
+    # Approximate size of a sample on disk.
     sample_bytes: ClassVar[int] = 1_000
-    # For a task that can be drawn: how much that is, and how long it takes.
+    # For a task that can be generated: how much is drawn and how long it takes, in words.
     drawing: ClassVar[str] = ""
 
     def __init__(self, data_dir: Path, source: str, wanted: Mapping[str, int | None]):
@@ -49,14 +49,14 @@ class CachedData(SequenceData):
         self._cache: Cache | None = None
 
     def attach(self, cache: Cache) -> None:
-        """Take an opened cache, of these or other parameters, as the data."""
+        """Use an opened cache as the data; its parameters may differ from this dataset's."""
         _check_facts(cache, self.n_classes)
         self._cache = cache
         self._loaded(cache)
 
     @classmethod
     def found(cls, data_dir: Path) -> list[tuple[str, Path]]:
-        """What of the user's is under data_dir, as (source, path), the one that is read first."""
+        """The user's files under data_dir as (source, path), in order of preference."""
         return [("release", path) for path in cls.expected.find_all(data_dir)]
 
     @property
@@ -112,7 +112,7 @@ class CachedData(SequenceData):
 
     @abstractmethod
     def _load(self) -> Cache:
-        """Find or make the data and open their cache; `_store` does the latter."""
+        """Find or make the data and open their cache with `_store`."""
 
     @abstractmethod
     def _members(self) -> Mapping[str, np.ndarray]:
@@ -120,10 +120,10 @@ class CachedData(SequenceData):
 
     @abstractmethod
     def _convention(self) -> str:
-        """Name of the way the splits are made."""
+        """Name of the convention by which the splits are made."""
 
     def _is_benchmark(self) -> bool:
-        """Whether a result on these data may stand in a table of the benchmark: they are all of the user's files."""
+        """Whether a result may stand in a table of the benchmark: the data are all samples of the user's files."""
         return self.cache.parameters["source"] in ("release", "mega") and not any(self.wanted.values())
 
     def _loaded(self, cache: Cache) -> None:
@@ -137,10 +137,10 @@ class CachedData(SequenceData):
         return load_or_build(folder, parameters, build, resumable)
 
     def _release_folder(self) -> Path | None:
-        """The user's files; None where a stand-in was asked for.
+        """Folder of the user's files; None if the source is "stand-in".
 
         Raises:
-            UsageError: the files are missing; a stand-in is never taken unasked.
+            UsageError: the files are missing; a stand-in is used only on request.
         """
         return None if self.source == "stand-in" else self.expected.require(self.data_dir)
 
@@ -167,10 +167,10 @@ def _ends(labels: np.ndarray) -> tuple[int, ...]:
 
 
 def take(available: int, wanted: int | None, official: int, what: str, option: str) -> int:
-    """How many samples to use: all, which must be as many as the release has, or the first `wanted`.
+    """Number of samples to use: `wanted`, or all if that is None; all must be as many as the release has.
 
     Raises:
-        UsageError: another number of samples than the release has, or fewer than wanted.
+        UsageError: `wanted` is None and the number differs from the release's, or fewer than `wanted` are available.
     """
     if wanted is None and available != official:
         as_it_is = f" To use it as it is, set dataset.{option}={available}; results are then not the benchmark's."

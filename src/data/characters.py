@@ -27,6 +27,6 @@ class CharacterEncoder:
 
 
 def count_characters(texts, l_max: int, counter: CharacterCounter) -> None:
-    """Add the characters of the kept beginnings of the texts, the first l_max - 1 of each, to the counter."""
+    """Add the first l_max - 1 characters of each text, which are those kept, to the counter."""
     for text in texts:
         counter.add(code_points(text, l_max - 1))

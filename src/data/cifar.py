@@ -44,7 +44,7 @@ _MEGA_OFFICIAL = {"train": 45_000, "val": 5_000, "test": 10_000}
 def gray(images: np.ndarray) -> np.ndarray:
     """Luma of colour images (n, 3, ...) uint8 as (n, ...) uint8: (19595 R + 38470 G + 7471 B + 32768) >> 16.
 
-    These integer weights are 0.299, 0.587, 0.114 and equal, bit for bit, what Pillow's mode "L" gives.
+    The integer weights stand for 0.299, 0.587 and 0.114; the result equals Pillow's mode "L" bit for bit.
     >>> gray(np.array([[[255], [0], [0]]], dtype=np.uint8)).tolist()
     [[76]]
     """
@@ -59,11 +59,11 @@ class Cifar(CachedData):
     Args:
         data_dir: root of all data.
         source: "release" reads the user's files, "mega" the Mega repository's form of them (grey, split already),
-            "auto" the first that is there; "stand-in" makes up images of the same shape.
-        n_train, n_test: images to use, the first of the files; null takes all, which must be 50,000 and 10,000. Of the
-            n_train the first int(0.9 n) by the split's order are for training and the others for validation.
+            "auto" the first of these that is found; "stand-in" makes up images of the same shape.
+        n_train, n_test: number of images to use, from the beginning of the files; null takes all, which must be 50,000
+            and 10,000. In the split's order, the first int(0.9 n_train) are for training, the others for validation.
         split: "s4_seed42" (one seeded permutation) or "lra_sequential".
-        grayscale: False gives (1024, 3), normalised per channel; that is another task with another record.
+        grayscale: False gives (1024, 3), normalised per channel, which is not the benchmark's task.
         tokenize: grey values 0..255 as token ids instead of one real channel.
     """
 

@@ -1,7 +1,7 @@
-"""What a dataset of a plug-in hands over, checked in words before a model trips over it.
+"""Checks of a plug-in's dataset, whose errors name the fault before the model fails on it.
 
-`SequenceData` says what is promised. Everything here looks at tensors on the host: on a GPU a label out of range ends
-in an assertion of the device, which names nothing and cannot be caught.
+`SequenceData` documents the interface. All checks use tensors on the host: on a GPU a label out of range ends in a
+device assertion, which names no cause and cannot be caught.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..errors import UsageError, unknown
 from .base import IGNORED, SPLITS, TASKS, Batch, SequenceData
 
 _LARGEST = 2**31
-# Samples of every split that are looked at before the first step.
+# Samples of every split that are checked before the first step.
 _FIRST = 8
 
 
 def check_dataset(data: Any) -> None:
-    """Check what a dataset says of itself when it is built; a vocabulary may still be unknown.
+    """Check a dataset's attributes when it is built; a vocabulary may still be unknown.
 
     Raises:
         UsageError: names the class, the attribute, its value and what is allowed.
@@ -53,7 +53,7 @@ def check_dataset(data: Any) -> None:
 
 
 def _check_target(name: str, data: SequenceData) -> None:
-    """Check what the dataset says of its targets: a number of classes, or d_target and per_position."""
+    """Check the attributes that describe the targets: a number of classes, or d_target and per_position."""
     for key in ("per_position", "causal"):
         if type(getattr(data, key)) is not bool:
             raise UsageError(f"The dataset {name} has {key}={getattr(data, key)!r}. Set True or False.")
@@ -68,7 +68,7 @@ def _check_target(name: str, data: SequenceData) -> None:
     _check_count(name, "n_classes", data.n_classes, 2)
     if data.d_target is not None:
         raise UsageError(
-            f"The dataset {name} has task='{data.task}' and d_target={data.d_target!r}, which is of regression. Leave "
+            f"The dataset {name} has task='{data.task}' and d_target={data.d_target!r}, which is for regression. Leave "
             f"it out, or choose task='regression'."
         )
     if data.per_position and data.task != "tokens":
@@ -79,7 +79,7 @@ def _check_target(name: str, data: SequenceData) -> None:
 
 
 def check_prepared(data: SequenceData) -> None:
-    """Check a dataset that is prepared: everything of `check_dataset`, its kind of input and its description.
+    """Check a prepared dataset: everything in `check_dataset`, its kind of input and its description.
 
     Raises:
         UsageError: names the class, what it gave and what is allowed.
@@ -95,7 +95,7 @@ def check_prepared(data: SequenceData) -> None:
     if not isinstance(facts, dict):
         raise UsageError(f"{name}.describe() returned {_kind(facts)}. Return a dict of facts for the run record.")
     try:
-        # As the record is written: paths and dates become texts.
+        # The run record is written in the same way: paths and dates become text.
         json.dumps(facts, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
@@ -105,10 +105,10 @@ def check_prepared(data: SequenceData) -> None:
 
 
 def check_reference(data: SequenceData) -> dict[str, float]:
-    """The reference scores of a prepared dataset.
+    """The reference scores of a prepared dataset, checked.
 
     Raises:
-        UsageError: no dict of names and finite numbers.
+        UsageError: they are not a dict of names and finite numbers.
     """
     found, name = data.reference(), type(data).__name__
     if not isinstance(found, dict):
@@ -124,7 +124,7 @@ def check_reference(data: SequenceData) -> dict[str, float]:
 
 
 def check_split(samples: Any, data: SequenceData, split: str) -> None:
-    """Check one split before training: its size, all labels where it has them as an array `labels`, and a first batch.
+    """Check one split before training: its size, all labels if it has an array `labels`, and a first batch.
 
     Raises:
         UsageError: names the class, the split, the sample and what is allowed.
@@ -134,11 +134,11 @@ def check_split(samples: Any, data: SequenceData, split: str) -> None:
         raise UsageError(f"{name}.split('{split}') returned {_kind(samples)}. Return a Dataset with len() and [index].")
     if len(samples) == 0:
         raise UsageError(f"The {split} split of the dataset {name} is empty. Every split needs at least one sample.")
-    # Other targets are looked at batch by batch: reading all of them could take minutes.
+    # Other targets are checked batch by batch: reading all of them could take minutes.
     labels = getattr(samples, "labels", None) if data.task in ("classification", "retrieval") else None
     if isinstance(labels, (np.ndarray, Tensor)) and tuple(labels.shape) == (len(samples),):
         wrong = np.flatnonzero(~np.isin(np.asarray(labels), [*range(data.n_classes), IGNORED]))
-        # The sample decides: it may have another label than an array that happens to be called so.
+        # Confirm on the sample itself: the attribute `labels` may hold something other than its labels.
         if len(wrong) and (fault := _fault(_collate(samples, data, [int(wrong[0])]), data)):
             raise _refusal(data, split, f"sample {wrong[0]}: {fault}")
     indices = list(range(min(_FIRST, len(samples))))
@@ -149,8 +149,8 @@ def check_batch(batch: Any, data: SequenceData, split: str, samples: Dataset | N
     """Check what `collate` returned; about 50 us for 32 sequences of 4,096 tokens.
 
     Args:
-        batch: on the host.
-        samples: of the split; given, a fault of one sample is looked for in all of them and told with its index.
+        batch: tensors on the host.
+        samples: of the split; if given, they are searched for the faulty one, and the error names its index.
     Raises:
         UsageError: names the class, the split, the sample and what is allowed.
     """
@@ -165,7 +165,7 @@ def check_batch(batch: Any, data: SequenceData, split: str, samples: Dataset | N
 
 
 def _collate(samples: Any, data: SequenceData, indices: list[int]) -> Any:
-    """A batch as a loader would make it; an error of `collate` in words stands in its place."""
+    """The batch as a loader would make it, or the UsageError that `collate` raised."""
     try:
         gather = getattr(samples, "__getitems__", None)
         return data.collate(gather(indices) if gather else [samples[index] for index in indices])
@@ -174,7 +174,7 @@ def _collate(samples: Any, data: SequenceData, indices: list[int]) -> Any:
 
 
 def _fault(batch: Any, data: SequenceData) -> str | None:
-    """What is wrong with a batch and what is allowed; None if nothing is."""
+    """Message that says what is wrong with a batch and what is allowed; None if it is valid."""
     if isinstance(batch, UsageError):
         return str(batch)
     if not isinstance(batch, Batch) or not all(isinstance(part, Tensor) for part in batch):
@@ -189,7 +189,7 @@ def _fault(batch: Any, data: SequenceData) -> str | None:
 
 
 def _fault_of_targets(inputs: Tensor, targets: Tensor, data: SequenceData) -> str | None:
-    """Shape and dtype: (B,), (B, L), (B, d_target) or (B, L, d_target)."""
+    """Message for a wrong shape or dtype; allowed are (B,), (B, L), (B, d_target) or (B, L, d_target), by task."""
     length = inputs.shape[1] if inputs.dim() > 1 else 0
     if data.task == "regression":
         shape = ((length,) if data.per_position else ()) + (data.d_target,)
@@ -234,7 +234,7 @@ def _fault_of_values(inputs: Tensor, lengths: Tensor, data: SequenceData) -> str
                 f"the token id is {low if low < 0 else high}. Ids lie in 0..{data.n_tokens - 1}: set n_tokens to one "
                 f"more than the largest."
             )
-    # A sum of finite numbers that overflows is looked at twice.
+    # The sum is a fast first test; it may overflow for finite numbers, so the second test decides.
     elif not bool(torch.isfinite(inputs.sum())) and not bool((finite := torch.isfinite(inputs)).all()):
         position = (~finite).nonzero()[0].tolist()
         return (

@@ -1,4 +1,4 @@
-"""Data that are made, not read: every sample follows from the parameters and the seed, and nothing lies on disk."""
+"""Generated data: the parameters and the seed determine every sample, and nothing is stored on disk."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .options import MOST_SAMPLES, check_required
 
 
 class GeneratedData(SequenceData):
-    """Real input, nothing on disk.
+    """Base class of generated data with real input.
 
     Args:
-        n_train, n_val, n_test: samples.
+        n_train, n_val, n_test: number of samples.
         length: L of every sample, unless the class says otherwise.
         seed: of the samples.
     """
@@ -41,7 +41,7 @@ class GeneratedData(SequenceData):
 
     @abstractmethod
     def _split(self, name: str) -> Dataset:
-        """Samples (x (L, d_input) float32, y) of a split that exists."""
+        """Samples (x (L, d_input) float32, y) of a split whose name is valid."""
 
     def _labels(self, name: str) -> np.ndarray | None:
         """Class of each sample of a split, in order; None where samples have no class."""
@@ -72,11 +72,11 @@ class GeneratedData(SequenceData):
 
 
 class DrawnData(GeneratedData):
-    """Samples drawn when they are asked for; the arguments are those of `GeneratedData`."""
+    """Data whose samples are drawn on access; the arguments are those of `GeneratedData`."""
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, split: str, index: int) -> tuple[np.ndarray, Any]:
-        """One sample (x (L, d_input) float32, y), with a generator that no other sample has."""
+        """One sample (x (L, d_input) float32, y), drawn with its own generator."""
 
     def prepare(self) -> None:
         """Nothing to do."""

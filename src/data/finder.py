@@ -1,4 +1,4 @@
-"""Where a user's copy of a data set lies, in the layouts that the release and the published codes have made common."""
+"""Find a user's copy of a data set in the folder layouts of the release and of published code."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..errors import UsageError
 
-# The archive unpacks to a folder within a folder of the same name, and its outer folder holds older copies of some
-# tasks: the inner one, which the published codes read, comes first.
+# The archive unpacks to a folder within a folder of the same name. The outer one holds older copies of some tasks; the
+# inner one, which published code reads, comes first.
 _ROOTS = (
     "lra_release/lra_release/lra_release",
     "lra_release/lra_release",
@@ -22,18 +22,18 @@ _ROOTS = (
 
 @dataclass(frozen=True)
 class Expected:
-    """What the files of a task look like.
+    """The files that a task expects.
 
     Attributes:
         task: registered name.
         folders: names that the folder has in the known layouts.
-        files: relative paths that all must be there for a folder to be taken.
+        files: relative paths that must all exist for a folder to be accepted.
         tree: the layout, drawn for the error message, relative to data_dir.
-        size: how big it is, in words.
-        origin: where it comes from.
-        instead: what to do without it.
-        by_name: whether only these names are taken, because files of other tasks are called alike. Otherwise data_dir
-            itself, an archive root, or a folder of any name directly in one of them is taken too.
+        size: size of the data, in words.
+        origin: where the data come from.
+        instead: what to do without the data.
+        by_name: accept only these folder names, because other tasks have files of the same names. Otherwise data_dir
+            itself, an archive root, or a folder of any name directly in one of them is accepted too.
     """
 
     task: str
@@ -46,7 +46,7 @@ class Expected:
     by_name: bool = False
 
     def find_all(self, data_dir: Path) -> list[Path]:
-        """Every folder that fits, best first; a renamed folder directly under data_dir or an archive root is last."""
+        """Every folder that fits, best first; renamed folders directly under data_dir or an archive root come last."""
         roots = [Path(data_dir) / root for root in _ROOTS]
         names = self.folders if self.by_name else (*self.folders, "")
         found = [root / name for root in roots for name in names if self.fits(root / name)]
@@ -77,7 +77,7 @@ class Expected:
         return "\n".join(lines)
 
     def how_to_get(self, data_dir: Path) -> str:
-        """What is expected, what of it is there, where it comes from, and what to do without."""
+        """The expected files, folders that lack some of them, the origin of the data, and what to do without them."""
         lines = [f"Expected there ({self.size}):", self.tree]
         for path, lacking in self._incomplete(data_dir):
             lines.append(f"Incomplete: {path} lacks {', '.join(lacking)}: copy or unpack it again.")

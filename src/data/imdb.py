@@ -55,16 +55,17 @@ _PARQUET = Expected(
 
 @register_dataset("imdb")
 class Imdb(CachedData):
-    """Reviews as Unicode characters, no clean-up; vocabulary of the characters seen often in the training reviews.
+    """Reviews as Unicode characters, no clean-up; the frequent characters of the training reviews have ids.
 
     Args:
         data_dir: root of all data.
         source: "release" or "auto" reads the user's files, "stand-in" makes up texts of the same shape.
-        n_train, n_test: reviews to use, the first ones with classes alternating; null takes all, which must be 25,000.
+        n_train, n_test: number of reviews to use, the first ones with classes alternating; null takes all, which must
+            be 25,000.
         l_max: longest sequence, `<eos>` included.
         min_freq: characters seen less often in the kept beginnings of the training reviews become `<unk>`.
-        val_share: share of the training reviews held out for model selection, the same of each class, by seed 42.
-        select_on_test: the habit of the published codes: no review held out, the test reviews play both roles.
+        val_share: share of the training reviews held out for model selection, equal for both classes, seed 42.
+        select_on_test: hold out no review and validate on the test reviews, as published code does.
     """
 
     name = "imdb"
@@ -173,7 +174,7 @@ class Imdb(CachedData):
 
 
 def _alternating(folder: Path) -> list[tuple[Path, int]]:
-    """Review files with labels, classes in turn, each class in the order of its integer ids.
+    """Review files with labels, alternating between the classes, each class in the order of its integer ids.
 
     Raises:
         UsageError: a file name that is not id_rating.txt.
@@ -188,8 +189,8 @@ def _alternating(folder: Path) -> list[tuple[Path, int]]:
     negative, positive = by_class
     if len(negative) != len(positive):
         raise UsageError(
-            f"{folder} holds {len(negative):,} negative and {len(positive):,} positive reviews, they should be as "
-            f"many: copy or unpack it again."
+            f"{folder} holds {len(negative):,} negative and {len(positive):,} positive reviews, which should be equal "
+            f"in number: copy or unpack it again."
         )
     if not negative:
         raise UsageError(f"{folder} holds no reviews, pos/*.txt and neg/*.txt are expected: copy or unpack it again.")

@@ -16,8 +16,8 @@ from .cache import load_array
 class MappedDataset(Dataset):
     """Samples of a cache folder with `labels.npy`.
 
-    Pickles as a path, so workers that are spawned map the files instead of receiving a copy: attributes that begin with
-    an underscore are left behind and opened anew.
+    Pickles as a path, so that spawned workers map the files instead of receiving a copy: attributes that begin with an
+    underscore are not pickled but opened again.
 
     Args:
         folder: of the cache.
@@ -29,7 +29,7 @@ class MappedDataset(Dataset):
         self._open()
 
     def _open(self) -> None:
-        """Map the files; called again where the dataset is unpickled."""
+        """Map the files; called again when the dataset is unpickled."""
         self._labels = np.array(self._array("labels"))
 
     def _array(self, name: str) -> np.ndarray:
@@ -52,14 +52,14 @@ class MappedDataset(Dataset):
 
 
 class FixedLength(MappedDataset):
-    """Samples of one length: a batch is gathered at once, and a sample is a batch of one."""
+    """Samples of one length: a batch is gathered in one step, and a sample is a batch of one."""
 
     @abstractmethod
     def _gather(self, samples: np.ndarray) -> np.ndarray:
-        """Sequences (n, L, C) float32 or (n, L) ids of these indices into the cache."""
+        """Sequences, (n, L, C) float32 or (n, L) ids, at these indices into the cache."""
 
     def __getitems__(self, indices: Sequence[int]) -> Gathered:
-        """What a data loader asks for instead of single samples."""
+        """Gather a batch; data loaders call this in place of fetching single samples."""
         samples = self.indices[indices]
         return Gathered(self._gather(samples), self._labels[samples])
 

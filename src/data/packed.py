@@ -1,4 +1,4 @@
-"""Token sequences of many lengths in three memory-mapped arrays: `<name>.npy`, `<name>_offsets.npy`, labels apart."""
+"""Token sequences of different lengths in the memory-mapped arrays `<name>.npy`, `<name>_offsets.npy`, `labels.npy`."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class PackedSequences(MappedDataset):
 
     @property
     def lengths(self) -> np.ndarray:
-        """(n,) length of every sample, of a pair the longer one; read from the offsets, without the samples."""
+        """(n,) length of every sample (of the longer sequence of a pair), from the offsets without reading samples."""
         return np.max([np.diff(offsets)[self.indices] for _, offsets in self._arrays], axis=0)
 
     def __getitem__(self, index: int):
         sample = self.indices[index]
-        # Copied out of the map: torch warns about arrays that cannot be written.
+        # Copy from the memory map: torch warns about read-only arrays.
         ids = tuple(np.array(array[offsets[sample] : offsets[sample + 1]]) for array, offsets in self._arrays)
         return (ids if len(ids) > 1 else ids[0]), int(self._labels[sample])

@@ -1,9 +1,9 @@
-"""Reading pickles of strangers: numbers, texts, containers and numeric numpy arrays, in bounded time and memory.
+"""Read untrusted pickles of numbers, texts, containers and numeric numpy arrays, in bounded time and memory.
 
-The standard library's unpickler in Python is kept to the opcodes that data need, and every name in the file stands for
-a function below: nothing is imported. The compiled one cannot be bounded: a key of shared tuples takes
+The standard library's pure-Python unpickler is restricted to the opcodes that data need, and names in the file are
+looked up in a fixed table: nothing is imported. The compiled unpickler cannot be bounded: a key of shared tuples takes
 exponential time to hash, and one opcode makes it allocate a table of gigabytes. `pickle._Unpickler` is private:
-`tests/data/test_safe.py` fails in a version of Python where it has become another.
+`tests/data/test_safe.py` fails on a version of Python that has changed it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ _ALLOWED = (
 def load_pickle(path: Path, max_bytes: int = 64 << 20) -> Any:
     """Read a pickle that holds only numbers, texts, lists, tuples, dicts and numeric numpy arrays.
 
-    Byte strings of Python 2 stay bytes. References that a pickle shares are shared in the result. Keys are texts or
-    bytes of at most 256 characters.
+    Byte strings of Python 2 stay bytes. Objects that a pickle shares are shared in the result. Keys are texts or bytes
+    of at most 256 characters.
 
     Args:
         path: the file.
         max_bytes: largest file that is opened. Memory is a few times that, time is linear in the size of the file.
     Raises:
-        UsageError: the file is too large, is cut short, names anything else to call, or has more than a million
-            opcodes.
+        UsageError: the file is too large, is cut short, calls anything else, or has more than a million opcodes.
     """
     with open(path, "rb") as file:
         content = file.read(max_bytes + 1)
@@ -59,7 +58,7 @@ def load_pickle(path: Path, max_bytes: int = 64 << 20) -> Any:
 
 
 class _Opcodes(dict):
-    """Opcode -> method for the opcodes that data need; it counts how many were taken."""
+    """Opcode -> method for the opcodes that data need; limits the number of look-ups."""
 
     left = _MAX_OPCODES
 
@@ -76,7 +75,7 @@ class _Opcodes(dict):
 
 
 class _Unpickler(pickle._Unpickler):
-    """Every method below checks what the library's one takes on trust; what it costs is bounded by what was read."""
+    """Unpickler that checks what the library's takes on trust; its cost is bounded by the bytes read."""
 
     def __init__(self, content: bytes, max_made: int):
         super().__init__(io.BytesIO(content), encoding="bytes")
@@ -109,7 +108,7 @@ class _Unpickler(pickle._Unpickler):
         state, value = self.stack.pop(), self.stack[-1]
         if isinstance(value, np.dtype):
             order = next((order for order in "<>" if state[1] == order or state[1] == order.encode()), "|")
-            # The other parts of a state make records and objects of a number.
+            # Restore the byte order only: the rest of the state could turn a number into a record or an object.
             value.__setstate__((3, order, None, None, None, -1, -1, 0))
         elif isinstance(value, np.ndarray):
             _, shape, dtype, fortran, data = state
@@ -135,22 +134,22 @@ class _Unpickler(pickle._Unpickler):
         super().load_dict()
 
     def _check_keys(self, target: Any, keys: list[Any]) -> None:
-        # The hash of a tuple of shared tuples takes exponential time, that of a long integer is taken again each time.
+        # Hashing a tuple of shared tuples takes exponential time, and the hash of a long integer is never cached.
         odd = [type(key).__name__ for key in keys if type(key) not in (str, bytes) or len(key) > _MAX_KEY]
         if odd:
             raise UsageError(f"it has a key of type {odd[0]}, or a long one; short texts and bytes are read.")
         if type(target) is not dict:
-            raise ValueError("it sets keys of what is no dictionary")
+            raise ValueError("it sets keys of something that is not a dictionary")
 
     def _encode(self, text: Any, encoding: Any) -> bytes:
-        """How numpy writes bytes in old protocols: as latin-1 text."""
+        """Bytes of a latin-1 text, the form in which numpy writes bytes in old protocols."""
         if type(text) is not str or encoding not in ("latin1", b"latin1"):
             raise UsageError("it encodes text in an unexpected way.")
         self._make(len(text))
         return text.encode("latin-1")
 
     def _make(self, n_bytes: int) -> None:
-        """Few opcodes can ask for the same text or array again and again."""
+        """Count new bytes against a limit: a few opcodes can make the same text or array again and again."""
         self.left -= n_bytes
         if self.left < 0:
             raise UsageError("it unpacks to many times its size. Refused: it may be malicious.")

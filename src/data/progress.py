@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(description: str, total: int | None, unit: str = "samples") -> Iterator[Callable[[int], None]]:
-    """Show a bar with rate and remaining time; the value is called with the number of units just done.
+    """Show a bar with elapsed and remaining time; yield a function to call with the number of units just done.
 
     Args:
         description: what is being done.

@@ -1,7 +1,7 @@
-"""Made-up tasks of thousands of steps that cost minutes on a CPU: does a layer carry information that far at all?
+"""Synthetic tasks of thousands of steps that train in minutes on a CPU: can a layer carry information that far at all?
 
-They stand beside Path-X, whose runs stay at chance for hours before they learn or don't. A layer that learns them may
-still fail on Path-X; one that does not has little to hope for there.
+They complement Path-X, where a run stays at chance for hours whether it will learn or not. A layer that learns them may
+still fail on Path-X; a layer that does not learn them is unlikely to learn Path-X.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .pathfinder.parameters import parameters
 
 
 class TwoClasses(DrawnData):
-    """Two classes in turn, drawn when asked for; the arguments are those of `GeneratedData`."""
+    """Two alternating classes, drawn on access; the arguments are those of `GeneratedData`."""
 
     n_classes = 2
 
@@ -43,14 +43,15 @@ class TwoClasses(DrawnData):
 class ProxyRecall(TwoClasses):
     """Two pulses of opposite sign, far apart in noise: what was the sign of the first?
 
-    The first pulse begins in the first eighth and the second at least `gap` * L later. Their values cancel, so whatever
-    looks at pieces of the sequence, in any order, stays at chance: the answer needs a memory as long as the gap. It is
-    linear in the input for a layer that has one, under every pooling. A pulse has height 1 and lasts L // 16 steps.
+    The first pulse begins in the first eighth and the second at least `gap` * L later. Their values cancel, so a model
+    that sees only pieces of the sequence, in any order, stays at chance: the answer needs a memory as long as the gap.
+    With that memory the answer is linear in the input, under every pooling. A pulse has height 1 and lasts L // 16
+    steps.
 
     Args:
         data_dir: not used; there are no files.
         n_train, n_val, n_test, length, seed: see `GeneratedData`.
-        gap: smallest distance of the pulses as a share of the length, in (0, 0.8].
+        gap: smallest distance between the pulses as a share of the length, in (0, 0.8].
         noise: standard deviation of the noise.
     """
 
@@ -92,9 +93,9 @@ class ProxyRecall(TwoClasses):
 class ProxyAdding(TwoClasses):
     """The adding problem as a question: is the sum of the two marked values positive?
 
-    The sequence is 16 plateaus of equal length, each with a value of its own, uniform in [-1, 1], in channel 0.
-    Channel 1 is 1 on two of them, one in each half, and 0 elsewhere. With the model's pool=last the sum must be carried
-    to the end; with pool=mean it need not be, and a layer without memory can do it.
+    The sequence is 16 plateaus of equal length, each with its own value, uniform in [-1, 1], in channel 0. Channel 1 is
+    1 on two of them, one in each half, and 0 elsewhere. With the model's pool=last the sum must be carried to the end;
+    with pool=mean it need not be, and a layer without memory can solve the task.
 
     Args:
         data_dir: not used; there are no files.
@@ -131,7 +132,7 @@ class ProxyAdding(TwoClasses):
             if abs(values[marked].sum()) >= self.margin:
                 break
         if (values[marked].sum() > 0.0) != bool(label):
-            # The mirror image has the other label and the same law.
+            # Negated values have the other label and the same distribution.
             values = -values
         plateaus = np.zeros((self._PLATEAUS, 2), dtype=np.float32)
         plateaus[:, 0], plateaus[marked, 1] = values, 1.0
@@ -158,15 +159,15 @@ class _Images(Dataset):
 class ProxyPathfinder(GeneratedData):
     """Pathfinder at 32 px with short curves: do two discs mark the two ends of one dashed curve? 1,024 steps.
 
-    The generator is that of `pathfinder` at its easy level, with fewer dashes and other distractors. Short curves leak:
-    from the distance of the discs alone a guesser is right 59 % of the time with 6 dashes, 74 % with 4 and 80 % with 3,
-    from the places of both 75, 90 and 91 % (no distractors). Only what lies above that shows that a curve was followed.
+    The generator is that of `pathfinder` at its easy level, with fewer dashes and other distractors. Short curves leak
+    the answer: without distractors, the distance of the discs alone gives an accuracy of 59 % with 6 dashes, 74 % with
+    4 and 80 % with 3; the places of both give 75, 90 and 91 %. Only a higher accuracy shows that a curve was followed.
 
     Args:
         data_dir: not used; there are no files.
-        n_train, n_val, n_test: images, drawn when preparing (5 to 15 us each).
+        n_train, n_val, n_test: number of images, drawn by `prepare` (5 to 15 us each).
         contour_length: dashes in each of the two target curves, 2 to 14.
-        distractors: further curves of two dashes, at most; 0 to 20.
+        distractors: largest number of further curves, of two dashes each; 0 to 20.
         seed: of the images.
     """
 
@@ -225,14 +226,13 @@ class ProxyPathfinder(GeneratedData):
 class ProxyPathfinderMatched(ProxyPathfinder):
     """`proxy-pathfinder` in pairs: two images of different label whose discs lie on the same two pixels.
 
-    Both images of a pair are in one split, so every rule that looks at the places of the discs only, whatever it is, is
-    right on exactly one image of each pair: 50 % of every split. What lies above that was read from the dashes. Images
-    are drawn as for `proxy-pathfinder`, and those left over for which no partner has turned up (about 7 of 8 with 3
-    dashes).
+    Both images of a pair are in one split, so any rule that uses only the places of the discs is right on exactly one
+    image of each pair: 50 % of every split. A higher accuracy must come from the dashes. Images are drawn as for
+    `proxy-pathfinder`; those without a partner (about 7 of 8 with 3 dashes) are discarded.
 
     Args:
         data_dir: not used; there are no files.
-        n_train, n_val, n_test: images, even numbers; about 100 us each with 3 dashes.
+        n_train, n_val, n_test: number of images, even; about 100 us each with 3 dashes.
         contour_length, distractors, seed: see `ProxyPathfinder`.
     """
 

@@ -1,4 +1,4 @@
-"""Reading archives, compressed files and arrays of strangers: they do not leave their folder or grow without bound."""
+"""Read untrusted archives, compressed files and arrays: nothing is written outside the folder; sizes are bounded."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def read_npy(path: Path, mmap_mode: str | None = None) -> np.ndarray:
     """The array of a .npy file; arrays of objects are refused.
 
     Raises:
-        UsageError: it cannot be read. It does not say what to do: that depends on whose file it is.
+        UsageError: it cannot be read. The remedy depends on whose file it is and is left to the caller.
     """
     try:
         return np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except Exception as error:
-        # numpy compiles the header as Python: damaged ones fail in a dozen ways, TokenError among them.
+        # numpy parses the header as Python: a damaged one fails in a dozen ways, TokenError among them.
         reason = getattr(error, "strerror", None) or str(error)[:200]
         raise UsageError(f"{path} cannot be read as an array ({reason})") from error
 
 
 def extract_tar(archive: Path, target: Path, max_bytes: int = 64 * GIB, max_files: int = 5_000_000) -> Path:
-    """Unpack a tar archive, compressed or not, into a new folder; all of it or nothing.
+    """Unpack a tar archive, compressed or not, into a new folder, either completely or not at all.
 
     Args:
         archive: the file; its compression is recognised by content, so that lra_release.gz, a tar, works as well.
@@ -65,8 +65,8 @@ def extract_tar(archive: Path, target: Path, max_bytes: int = 64 * GIB, max_file
     Returns:
         target.
     Raises:
-        UsageError: the target exists or cannot be written, a bound is passed, the archive is damaged, or a member is a
-            link, a device, a sparse file, of a name twice, lies outside the target or below more than 32 folders.
+        UsageError: the target exists or cannot be written, a bound is exceeded, the archive is damaged, or a member is
+            a link, a device or a sparse file, repeats a name, lies outside the target or more than 32 levels deep.
     """
     archive, target = Path(archive), Path(target)
     partial = target.parent / f".{target.name}.tmp-{uuid.uuid4().hex[:8]}"
@@ -113,7 +113,7 @@ class _Member(tarfile.TarInfo):
 def _extract_members(members: tarfile.TarFile, folder: Path, max_bytes: int, max_files: int, archive: Path) -> None:
     total = 0
     for count, member in enumerate(members, start=1):
-        # The library keeps every member it has met.
+        # The library would otherwise keep a list of all members.
         members.members = []
         if count > max_files:
             raise UsageError(f"{archive} holds more than {max_files:,} files: this is another archive.")

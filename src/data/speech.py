@@ -53,9 +53,9 @@ class SpeechCommands(CachedData):
     Args:
         data_dir: root of all data.
         source: "release" or "auto" reads the user's folder, "stand-in" makes up sounds of the same shape.
-        n_train, n_val, n_test: clips to use, spread evenly over the split's list; null takes all.
+        n_train, n_val, n_test: number of clips to use, spread evenly over the split's list; null takes all.
         test_stride: keep every n-th sample of the test clips: 2 is the half-rate evaluation of a model trained at full
-            rate, and `dt_scale("test")` says by how much its step must grow.
+            rate, and `dt_scale("test")` is the factor on its step.
     """
 
     name = "sc"
@@ -89,7 +89,7 @@ class SpeechCommands(CachedData):
         return float(self.test_stride) if name == "test" else 1.0
 
     def describe(self) -> dict[str, Any]:
-        """See the base class; `test_stride` tells a half-rate evaluation."""
+        """See the base class; `test_stride` is 2 for a half-rate evaluation."""
         return {**super().describe(), "test_stride": self.test_stride}
 
     def _load(self) -> Cache:
@@ -140,7 +140,7 @@ class SpeechCommands(CachedData):
 
 
 class Waveforms(FixedLength):
-    """Samples ((L, 1) float32, label) of a cache of sounds: every `stride`-th step, scaled at each step."""
+    """Samples ((L, 1) float32, label) of a cache of sounds: every `stride`-th step, each normalised on its own."""
 
     def __init__(self, folder: Path, indices: np.ndarray, stride: int):
         self.stride = stride
@@ -153,7 +153,7 @@ class Waveforms(FixedLength):
         self._mean, self._std = mean[:: self.stride], std[:: self.stride] + np.float32(1e-5)
 
     def _gather(self, samples: np.ndarray) -> np.ndarray:
-        # Read whole clips, which lie in one piece, before steps are left out.
+        # Read whole clips, which are contiguous, before leaving out steps.
         sounds = np.asarray(self._sounds)[samples][:, :: self.stride].astype(np.float32)
         sounds /= np.float32(2**15)
         sounds -= self._mean
@@ -162,7 +162,7 @@ class Waveforms(FixedLength):
 
 
 def _lists(folder: Path) -> dict[str, list[str]]:
-    """Split -> clip names "word/file.wav", sorted; what neither list names is for training."""
+    """Split -> clip names "word/file.wav", sorted; clips on neither list are for training."""
     everything = {f"{word}/{path.name}" for word in WORDS for path in (folder / word).glob("*.wav")}
     listed = {split: _listed(folder / name) for split, name in _LISTS.items()}
     for split, names in listed.items():
@@ -185,7 +185,7 @@ def _listed(path: Path) -> set[str]:
 
 
 def _spread(names: list[str], wanted: int | None, split: str) -> list[str]:
-    """`wanted` of the names at even distances, so that all words occur; None keeps all."""
+    """`wanted` evenly spaced names, so that all words occur; None keeps all."""
     if wanted is None:
         return names
     if wanted > len(names):

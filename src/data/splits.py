@@ -1,4 +1,4 @@
-"""Which sample belongs to which split, by conventions that have a name and a fingerprint.
+"""Assign samples to splits by named conventions, and fingerprint the result.
 
 s4_seed42: one `torch.randperm` with a private generator seeded with 42, cut into consecutive chunks, as the S4 and S5
     repositories split.
@@ -54,9 +54,9 @@ def consecutive(counts: Mapping[str, int]) -> dict[str, np.ndarray]:
 
 
 def tenth_held_out(n_train: int, n: int, convention: str) -> dict[str, np.ndarray]:
-    """Indices where the first `n_train` of `n` samples are those of the training part, and the others for test.
+    """Split -> indices, where the first `n_train` of `n` samples are the training part and the others are for test.
 
-    The first int(0.9 n_train) of the training part by the convention's order are for training, the others for
+    In the convention's order, the first int(0.9 n_train) of the training part are for training and the others for
     validation, as in the S4 and S5 repositories.
     """
     kept = int(n_train * 0.9)
@@ -70,12 +70,12 @@ def permutation(n: int, seed: int = 42) -> np.ndarray:
 
 
 def stratified_holdout(labels: np.ndarray, share: float, seed: int = 42) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted indices (kept, held out): `share` of every class, rounded to whole samples, by a seeded permutation.
+    """Sorted indices (kept, held out); `share` of every class, rounded to whole samples, is held out at random.
 
     Args:
         labels: (n,) class of every sample.
         share: part held out, in (0, 1).
-        seed: of the permutation.
+        seed: of the permutation that chooses the samples.
     """
     if not 0.0 < share < 1.0:
         raise UsageError(f"The held-out share must lie between 0 and 1, got {share}.")

@@ -1,7 +1,7 @@
-"""Made-up data in the shape of the tasks whose files only the user can provide: for trials, never the benchmark.
+"""Made-up data in the shape of tasks whose files only the user can provide: for trials, never for the benchmark.
 
-Each has structure that a sequence model can learn and that is spread over the whole sequence, so that a run that does
-not learn points at a fault of the set-up. Nothing in them says how a model does on the real task.
+Each has a learnable structure that is spread over the whole sequence, so a run that does not learn points to a fault in
+the set-up. Results on them do not predict results on the real task.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _CONSONANTS, _VOWELS = "bcdfghklmnprstvw", "aeiou"
 
 
 def reviews(n: int, rng: np.random.Generator) -> tuple[list[str], np.ndarray]:
-    """Texts of 60..500 made-up words and their tone: in each, one word in ten has a tone, and 4 in 5 of those agree.
+    """Texts of 60..500 made-up words and their tone; one word in ten has a tone, and 4 in 5 of those match the text's.
 
     Returns:
         n texts, and labels (n,) uint8 that alternate 0, 1.
@@ -27,7 +27,7 @@ def reviews(n: int, rng: np.random.Generator) -> tuple[list[str], np.ndarray]:
         marked = rng.random(length) < 0.1
         agrees = rng.random(length) < 0.8
         for tone in (0, 1):
-            # Words of tone 1 where a positive text agrees or a negative one does not.
+            # A word has this tone if it agrees with a text of this tone, or disagrees with one of the other tone.
             places = marked & (agrees == (label == tone))
             chosen[places] = rng.choice(tones[tone], size=int(places.sum()))
         texts.append(" ".join(chosen) + ".")
@@ -35,10 +35,10 @@ def reviews(n: int, rng: np.random.Generator) -> tuple[list[str], np.ndarray]:
 
 
 def document_pairs(n: int, rng: np.random.Generator) -> tuple[list[tuple[str, str]], np.ndarray]:
-    """Pairs of texts of 60..500 made-up words; label 1 when both have the same topic of 8.
+    """Pairs of texts of 60..500 made-up words; label 1 if both have the same one of 8 topics.
 
-    Rule: three words in ten of a text are of its topic, which has two consonants of its own and uses no others, so that
-    a text's topic is the pair of consonants that stands out. Neither text alone says anything about the label.
+    Rule: three words in ten of a text belong to its topic. Words of a topic use only the two consonants of that topic,
+    so the topic shows as an excess of these consonants. Neither text alone says anything about the label.
 
     Returns:
         n pairs, and labels (n,) uint8 that alternate 0, 1.

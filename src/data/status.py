@@ -1,4 +1,4 @@
-"""What data there is: for each task the user's files, the prepared caches, and what to do where there is neither."""
+"""State of the data: for each task the user's files, the prepared caches, and what to do where there is neither."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .options import checked_data_dir
 
 _WHERE = """\
 Where files may lie: in the folder above, or in lra_release/, lra_release/lra_release/ or raw_datasets/ in it, under the
-names shown or any other; links are fine. Another folder is named by --data-dir here and by data_dir= in training. Files
-are only read; what is made of them goes to cache/ in the same folder."""
+names shown or any other; links are fine. To use another folder, give --data-dir here and data_dir= in training. Files
+are only read; prepared data go to cache/ in the same folder."""
 _SECOND = "Not read: the one above comes first."
 
 
@@ -28,15 +28,15 @@ class Entry:
 
     Attributes:
         task: registered name.
-        title: what the benchmark calls the task.
+        title: the benchmark's name for the task.
         state: "found" (the user's files), "prepared" (a cache, whatever its source), "damaged" (a cache that is
-            refused), "missing" (files that the user must provide) or "not made yet" (what is drawn at the first run).
-        path: of the files or the cache; None without.
+            refused), "missing" (files that the user must provide) or "not made yet" (data drawn at the first run).
+        path: of the files or the cache; None if there is neither.
         source: "release", "mega", "generated", "sample" or "stand-in"; None without path.
         counts: split -> samples, of a cache.
         checksum: of a cache's content.
-        split, split_fingerprint: the split that the defaults of the task give, and its members.
-        advice: what to do, where something is to be done.
+        split, split_fingerprint: convention of the task's default split, and fingerprint of its members.
+        advice: what the user should do; empty for nothing.
     """
 
     task: str
@@ -85,7 +85,7 @@ def status(data_dir: Path, thorough: bool = False) -> list[Entry]:
         data_dir: root of all data.
         thorough: read every byte of the caches and compare checksums.
     Raises:
-        UsageError: data_dir is a file, or no path.
+        UsageError: data_dir is a file, or not a path.
     """
     data_dir = checked_data_dir(data_dir)
     entries = []
@@ -107,7 +107,7 @@ def _task_status(part: type[CachedData], data_dir: Path, thorough: bool) -> list
     if entries and not prepared & {"release", "mega", "sample"}:
         entries[0].advice = "Read and prepared at the first run."
     if not entries and not prepared - {"stand-in"}:
-        # A stand-in does not make the task's own data less missing.
+        # The task's own data are still missing if only a stand-in is prepared.
         entries = [_not_there(part, data_dir)]
     return entries + caches
 

@@ -1,4 +1,4 @@
-"""Targets of a batch from those of its samples: class indices, real numbers, one a sample or one a position."""
+"""Targets of a batch from those of its samples: class indices or real numbers, one per sample or per position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IGNORED = -100
 
 
 def whole_labels(labels: Sequence[Any] | np.ndarray) -> Tensor:
-    """(B,) int64 of labels that are whole numbers, of whatever type.
+    """(B,) int64 tensor of labels that are whole numbers of any type.
 
     Raises:
         UsageError: 0.5, NaN, None, a text or a list as a label.
@@ -37,11 +37,11 @@ def whole_labels(labels: Sequence[Any] | np.ndarray) -> Tensor:
 
 
 def token_labels(labels: Sequence[Any] | np.ndarray, lengths: Tensor) -> Tensor:
-    """(B, L) int64 of one class a position, padded with IGNORED to the longest sample.
+    """(B, L) int64 tensor, one class per position, padded with IGNORED to the longest sample.
 
     Args:
-        labels: of every sample (length,), whole numbers of whatever type.
-        lengths: (B,) positions of the samples.
+        labels: for each sample (length,) whole numbers of any type.
+        lengths: (B,) number of positions of each sample.
     Raises:
         UsageError: labels that are not whole numbers, or not one for each position.
     """
@@ -58,12 +58,12 @@ def token_labels(labels: Sequence[Any] | np.ndarray, lengths: Tensor) -> Tensor:
 
 
 def real_targets(targets: Sequence[Any] | np.ndarray, d_target: int, lengths: Tensor | None = None) -> Tensor:
-    """(B, d_target) float32, or (B, L, d_target) padded with NaN to the longest sample.
+    """(B, d_target) float32 tensor, or (B, L, d_target) padded with NaN to the longest sample.
 
     Args:
-        targets: of every sample (d_target,), or (length, d_target) with `lengths`; the last axis may be missing where
+        targets: for each sample (d_target,), or (length, d_target) with `lengths`; the last axis may be missing where
             d_target is 1. Integers or floats; NaN is a missing value.
-        lengths: (B,) positions of the samples, for one target a position.
+        lengths: (B,) number of positions of each sample, for one target per position.
     Raises:
         UsageError: targets that are not real numbers, or of another shape.
     """
@@ -92,7 +92,7 @@ def missing_like(target: Any, task: str) -> Any:
 
 
 def _numbers(values: Any, kinds: str, wanted: str) -> np.ndarray:
-    """The values as an array whose dtype is of one of the `kinds` of numpy."""
+    """The values as an array whose dtype.kind is among `kinds`."""
     try:
         array = np.asarray(values)
     except (TypeError, ValueError):

@@ -82,5 +82,5 @@ class CharacterCounter:
         self._counts[points] += counts
 
     def counts(self) -> dict[str, int]:
-        """Character -> how often it was seen, the unseen ones left out."""
+        """Character -> how often it was seen; unseen characters are left out."""
         return {chr(point): int(self._counts[point]) for point in np.flatnonzero(self._counts)}

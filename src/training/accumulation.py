@@ -1,4 +1,4 @@
-"""Gradients of several batches as the gradient of one large batch: the mean over all their scored targets."""
+"""Gradients of several batches, combined as for one large batch: the mean over all their scored targets."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 
 class SampleMean:
-    """Weights that make the gradient of a group of batches the mean over its targets, whatever the batches hold.
+    """Weights that make the gradient of a group of batches the mean over its targets, for batches of any size.
 
     A group is the batches of one optimizer step, on all processes. Batch b has n_b scored targets (samples, positions
-    or values, without the missing ones) and the gradient g_b of its mean loss. DDP averages over `world` processes,
-    blind to n_b. With the loss weighted by n_b / reference what arrives is
+    or values, without the missing ones) and the gradient g_b of its mean loss. DDP averages over `world` processes and
+    ignores n_b. With the loss weighted by n_b / reference, the accumulated gradient is
 
-        (1 / world) sum_b n_b g_b / reference,      and times world reference / sum_b n_b it is the mean.
+        (1 / world) sum_b n_b g_b / reference,      which times world reference / sum_b n_b is the mean.
 
     Args:
-        reference: targets of an ordinary batch, the same in all processes. It cancels; with it both weights are exactly
-            1 for a step of one full batch, and sums in low precision stay of the size of a mean.
+        reference: targets of an ordinary batch, the same in all processes. It cancels, but with it both weights are
+            exactly 1 for a step of one full batch, and sums in low precision stay of the size of a mean.
     """
 
     def __init__(self, reference: int):
@@ -42,7 +42,7 @@ class SampleMean:
         return self._last / self._reference
 
     def finish(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
-        """Turn the accumulated gradients into the mean over the group (a collective call: every process makes it)."""
+        """Turn the accumulated gradients into the mean over the group (collective: every process must call it)."""
         targets, world = self._targets, 1
         if dist.is_available() and dist.is_initialized():
             world = dist.get_world_size()

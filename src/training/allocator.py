@@ -1,4 +1,4 @@
-"""How the C library hands memory of the CPU out, set for training: the same large tensors come and go every step."""
+"""Set the C library's allocator for training, where the same large tensors are allocated and freed every step."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import ctypes
 import os
 import platform
 
-# Parameters of glibc's mallopt (malloc.h), and what they are set to: nothing is given back to the system, and large
-# blocks are cut from the heap like others instead of being mapped anew each time.
+# Parameters of glibc's mallopt (malloc.h) and their values: no memory is returned to the system, and large blocks come
+# from the heap like others instead of being mapped each time.
 _TRIM_THRESHOLD, _NEVER = -1, -1
 _MMAP_MAX, _NONE = -4, 0
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what is freed for the next step, in this process and from now on.
+    """Let glibc keep freed memory for the next step, in this process and from now on.
 
     By default every tensor above 32 MiB is mapped when it is made and unmapped when it is freed, and the system zeroes
-    each of its pages again, at a fifth of the speed of memory: 9 GB a step of S5's ListOps model at its batch of 50,
-    two fifths of the step's time. The price is memory, since the heap fragments: 1.6 times the peak there, nothing at a
-    batch of 4, where few tensors are that large; up to three times where the length changes from batch to batch (S4D
-    on ListOps with budget=cpu: 2.3 GB for 0.75, and 1.8 times the speed). Results do not change.
+    each of its pages again, at a fifth of the speed of memory. For S5's ListOps model at its batch of 50 that is 9 GB a
+    step and two fifths of the step's time. The price is memory, since the heap fragments: 1.6 times the peak in that
+    case, nothing at a batch of 4, where few tensors are that large, and up to three times where the length changes from
+    batch to batch (S4D on ListOps with budget=cpu: 2.3 GB instead of 0.75, at 1.8 times the speed). Results do not
+    change.
 
     Returns:
-        Whether it was done: not where the C library is another one, and not where the user has set an environment
-        variable MALLOC_..., which then rules.
+        Whether it was done: False with another C library, or if the user has set an environment variable MALLOC_...,
+        which then takes precedence.
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return False

@@ -1,4 +1,4 @@
-"""What happens around the steps: one line an epoch, curves, limits, hints."""
+"""Callbacks of the fit: curves with one printed line a validation, limits, and a hint when a run stays at chance."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rich.console import Console
 from .metric import Metric
 from .record import Metrics
 
-# Binary cross-entropy of a model that has learnt nothing, and how near to it counts as stuck.
+# Binary cross-entropy of a model that has learnt nothing, and the distances from chance that count as stuck.
 _CHANCE_LOSS, _LOSS_MARGIN, _ACCURACY_MARGIN = math.log(2), 0.003, 0.02
 
 
 class Curves(Callback):
-    """Rows of metrics.csv, one printed line a validation, and the rate of training.
+    """Writes the rows of metrics.csv, prints one line a validation, and measures the rate of training.
 
     Args:
-        metrics: where the rows go.
+        metrics: receives the rows.
         metric: the main metric of the task.
         console: for the lines; None in all processes but the first.
         every: steps between rows of the training loss.
     Attributes:
-        train_seconds, train_samples: time inside training (loading included, validation not) and samples of all
-            processes in it.
+        train_seconds, train_samples: time spent in training (with loading, without validation), and number of samples
+            of all processes in that time.
     """
 
     def __init__(self, metrics: Metrics, metric: Metric, console: Console | None, every: int):
@@ -38,7 +38,7 @@ class Curves(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start = self._mark = time.monotonic()
-        # Where a resumed run is has its row already.
+        # The step at which a run is resumed has its row already.
         self._last_step = trainer.global_step
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ class Curves(Callback):
 class TimeLimit(Callback):
     """Ends the fit with the first optimizer step after `minutes`; a validation and the test of the run follow.
 
-    Not inside a group of accumulated batches: the validation's checkpoints hold no gradients.
+    The fit does not end inside a group of accumulated batches: the validation's checkpoints hold no gradients.
     """
 
     def __init__(self, minutes: float, console: Console | None):
@@ -120,8 +120,8 @@ class TimeLimit(Callback):
 class StepLimit(Callback):
     """Ends the fit at `steps` optimizer steps by a request to stop, before which lightning validates.
 
-    Its own `max_steps` ends without a validation unless an epoch happens to be over, and the steps since the last one
-    would be in no checkpoint.
+    Lightning's own `max_steps` ends without a validation unless an epoch happens to be over; the steps since the last
+    validation would then be in no checkpoint.
     """
 
     def __init__(self, steps: int):
@@ -134,7 +134,7 @@ class StepLimit(Callback):
             trainer.should_stop = True
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # A run that was stopped inside its last validation has no step left to ask after.
+        # A run that was stopped inside its last validation has no step left after which to request the stop.
         if trainer.state.fn == "fit" and trainer.global_step >= self._steps:
             trainer.should_stop = True
 
@@ -160,10 +160,12 @@ class TargetReached(Callback):
 
 
 class ChanceHint(Callback):
-    """Says, once, that a binary task has stayed at chance for `steps` steps, and what has helped others.
+    """Prints once that a binary task has stayed at chance for `steps` steps, and what has helped other runs.
 
     Args:
-        n_classes: None for a task without classes, which has no such chance.
+        steps: number of steps, and the interval of the checks.
+        n_classes: number of classes, None for a task without classes; there is no hint unless it is 2.
+        console: for the hint; None in all processes but the first.
     """
 
     def __init__(self, steps: int, n_classes: int | None, console: Console | None):

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: best.ckpt, last.ckpt and step-<step>.ckpt, when they are written and how."""
+"""Write the checkpoints of a run: best.ckpt, last.ckpt and step-<step>.ckpt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..files import WriteFailed, atomic_write
 from .metric import Metric
 from .signals import Signals, Stop
 
-# The entry of a checkpoint that says that a validation has begun and not ended.
+# Entry of a checkpoint: whether a validation has begun and not ended.
 PENDING = "validation_pending"
 
 
@@ -37,7 +37,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """
         folder = Path(path).parent
         try:
-            # Without its parents: a run folder that was removed is not made anew, empty but for this file.
+            # Do not make parents: a run folder that was removed must not reappear with this file alone.
             folder.mkdir(exist_ok=True)
         except OSError as error:
             raise WriteFailed(error.errno, error.strerror, str(folder)) from error
@@ -48,13 +48,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class BestCheckpoint(callbacks.ModelCheckpoint):
     """best.ckpt, rewritten after a validation when the main metric is better than ever before.
 
-    A run that is resumed in a folder that was moved keeps its best value and finds its file there. One whose file is
-    lost begins its search for the best anew, and says so.
+    A run that is resumed in a moved folder keeps its best value and finds its file there. If the file is lost, the
+    search for the best starts again and a note is printed.
 
     Args:
         folder: of the checkpoints.
         metric: the main metric of the task.
-        console: to say it; None in all processes but the first.
+        console: for the note; None in all processes but the first.
     """
 
     def __init__(self, folder: Path, metric: Metric, console: Console | None):
@@ -70,14 +70,14 @@ class BestCheckpoint(callbacks.ModelCheckpoint):
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state, with the paths of the folder in use now, if there is the file that it names."""
+        """Restore the state, with paths in the present folder, unless the file that it names is missing or damaged."""
         best = self._here(state_dict["best_model_path"])
         try:
             if best:
                 read_checkpoint(best)
         except UsageError:
             if self._console is not None:
-                self._console.print(f"Note: {best} is missing or damaged; the best is looked for from here on.")
+                self._console.print(f"Note: {best} is missing or damaged; the search for the best starts again.")
             return
         super().load_state_dict(
             {
@@ -98,7 +98,7 @@ class BestCheckpoint(callbacks.ModelCheckpoint):
 class StepCheckpoints:
     """step-<step>.ckpt, every `every` optimizer steps; the newest `keep` of them stay.
 
-    Files of later steps, of the same run before it was resumed further back, are left until they are written again.
+    Files of later steps, which the run wrote before it was resumed further back, stay until they are written again.
     """
 
     def __init__(self, folder: Path, every: int | None, keep: int | None):
@@ -123,17 +123,17 @@ class LastCheckpoint(callbacks.Checkpoint):
 
     The checkpoints of single steps are written here too, at the same moments.
 
-    Saved are whole optimizer steps. At the end of an epoch, where the validation comes next, the file is written as
-    the validation begins, and marked: a run that is resumed from it does the whole validation. All processes of a run
-    save and stop at the same step. Must come after the other checkpoint, so that it knows of the best.
+    Only whole optimizer steps are saved. At the end of an epoch, where the validation comes next, the file is written
+    as the validation begins, and marked: a run that is resumed from it does the whole validation. All processes of a
+    run save and stop at the same step. This callback must come after `BestCheckpoint`, whose state it saves.
 
     Args:
         folder: of the checkpoints.
-        signals: of the run; deferred, they stop it where this callback asks for them.
-        training: how often (checkpoint_minutes, checkpoint_steps, keep_checkpoints).
+        signals: of the run; while they are deferred, they stop it where this callback checks them.
+        training: how often to save (checkpoint_minutes, checkpoint_steps, keep_checkpoints).
     Attributes:
         step: the optimizer step of the file that this run has written; None before.
-        started: whether the fit has got to its steps, that is, a checkpoint to resume has been restored.
+        started: whether the fit has reached its steps, so that a checkpoint to resume has been restored.
     """
 
     def __init__(self, folder: Path, signals: Signals, training: TrainingConfig):
@@ -149,7 +149,7 @@ class LastCheckpoint(callbacks.Checkpoint):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[PENDING] = self._validating
         if self._validating:
-            # As lightning counts a loop that was left inside its first batch: it then runs the loop from its start.
+            # Set the counts of a loop that was left inside its first batch; lightning then runs it from the start.
             inside = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
             progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
             progress.update(total=dict(inside), current=dict(inside), is_last_batch=False)
@@ -158,7 +158,7 @@ class LastCheckpoint(callbacks.Checkpoint):
         self._resumes_validation = checkpoint.get(PENDING, False)
         loop = trainer.fit_loop.epoch_loop
         if self._resumes_validation and 0 <= loop.max_steps <= checkpoint["global_step"]:
-            # Lightning would leave a fit that has all its steps; StepLimit ends it after the validation.
+            # Lightning would skip a fit that has all its steps; StepLimit ends it after the validation.
             loop.max_steps = checkpoint["global_step"] + 1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -167,7 +167,7 @@ class LastCheckpoint(callbacks.Checkpoint):
         self._stop_if_asked(self._agreed(trainer)[0])
         self._written, self._seen = time.monotonic(), trainer.global_step
         if self._resumes_validation:
-            # Also inside an epoch, where a limit had ended the fit.
+            # Validate at once, also inside an epoch, where a limit had ended the fit.
             trainer.val_check_batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
     def on_train_batch_end(
@@ -185,7 +185,7 @@ class LastCheckpoint(callbacks.Checkpoint):
             self._validating = True
             if self._resumes_validation:
                 self._resumes_validation, trainer.val_check_batch = False, trainer.num_training_batches
-                # Left at what `on_save_checkpoint` wrote, it would count one batch begun and not ended for good.
+                # The counts that `on_save_checkpoint` wrote would keep one unfinished batch for good.
                 trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset()
             self._steps.save_if_due(trainer)
             self._save_if_due(trainer)

@@ -1,4 +1,4 @@
-"""Batches whose order is a function of the seed and the epoch only, for any number of loader workers."""
+"""Data loaders whose order depends only on the seed and the epoch, for any number of workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..errors import UsageError
 from .seeding import derived_seed
 from .signals import ended_by_parent
 
-# Samples are sorted by length within pools of this many batches, so that batches are alike inside and still random.
+# Samples are sorted by length within pools of this many batches, so that a batch has similar lengths and stays random.
 _POOL = 50
 
 
@@ -26,11 +26,11 @@ class TrainBatches(Sampler[list[int]]):
     """Batches of one epoch for one of `world` processes: shuffled, of full size, each sample at most once.
 
     Args:
-        n: samples.
-        batch_size: samples a batch.
+        n: number of samples.
+        batch_size: samples per batch.
         seed: of the order; epoch e of a seed is always the same.
-        lengths: of the samples; given, a batch holds samples of similar length.
-        rank, world: this process and their number; batches are dealt out in turn and all get equally many.
+        lengths: of the samples; if given, a batch holds samples of similar length.
+        rank, world: index of this process and number of processes; batches are dealt out in turn, equally many to each.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class TrainBatches(Sampler[list[int]]):
         self._n, self._batch_size, self._seed, self._lengths = n, batch_size, seed, lengths
         self._rank, self._world = rank, world
         self._epoch, self._first = 0, 0
-        # Lightning tells the epoch to `batch_sampler.sampler`.
+        # Lightning calls `set_epoch` of `batch_sampler.sampler`.
         self.sampler = self
         if len(self) == 0:
             raise UsageError(
@@ -54,11 +54,11 @@ class TrainBatches(Sampler[list[int]]):
             )
 
     def start_at(self, epoch: int, batch: int) -> None:
-        """Go on inside an epoch: its first `batch` batches are left out, of this epoch only."""
+        """Start inside an epoch: skip its first `batch` batches, in this epoch only."""
         self._epoch, self._first = epoch, batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order `iter` gives."""
+        """Choose the epoch whose order `iter` follows."""
         if epoch != self._epoch:
             self._epoch, self._first = epoch, 0
 
@@ -83,8 +83,8 @@ class TrainBatches(Sampler[list[int]]):
 class EvalBatches(Sampler[list[int]]):
     """Batches that hold every sample exactly once over all processes, in a fixed order.
 
-    Processes must run equally many batches, so a process with one sample less is given index n, which `EvalSamples`
-    turns into a sample that is scored nowhere.
+    All processes must run equally many batches, so a process with one sample less gets the index n, which `EvalSamples`
+    turns into a sample that is not scored.
     """
 
     def __init__(self, n: int, batch_size: int, lengths: np.ndarray | None = None, rank: int = 0, world: int = 1):
@@ -102,10 +102,12 @@ class EvalBatches(Sampler[list[int]]):
 
 
 class EvalSamples(Dataset):
-    """The samples of a split, and at index n a filler: the first sample with a target that is scored nowhere.
+    """The samples of a split, and at index n a filler: the first sample with a target that is not scored.
 
     Args:
-        task: of the dataset; it says what a missing target is.
+        samples: of the split.
+        indices: of the samples to use, n in all.
+        task: of the dataset, which determines the value of a missing target.
     """
 
     def __init__(self, samples: Dataset, indices: Sequence[int], task: str = "classification"):
@@ -122,7 +124,7 @@ class EvalSamples(Dataset):
 
 
 class _Collate:
-    """The dataset's `collate`, with a mistake as its value: raised in a worker it would come with two tracebacks."""
+    """The dataset's `collate`, which returns a UsageError: raised in a worker, it would come with two tracebacks."""
 
     def __init__(self, data: SequenceData):
         self._data = data
@@ -135,9 +137,9 @@ class _Collate:
 
 
 def sample_lengths(samples: Dataset) -> np.ndarray:
-    """Length of each sample; of a pair of documents the longer one.
+    """Length of each sample, or of the longer document of a pair.
 
-    From the attribute `lengths` of a dataset that has it (`PackedSequences`), else by walking through the samples.
+    Lengths come from the attribute `lengths` if the dataset has it (`PackedSequences`), else from reading all samples.
     """
     known = getattr(samples, "lengths", None)
     if known is not None:
@@ -147,10 +149,11 @@ def sample_lengths(samples: Dataset) -> np.ndarray:
 
 
 class _Loader(DataLoader):
-    """A DataLoader whose workers can be ended by intent.
+    """A DataLoader whose workers can be ended explicitly.
 
-    Left to the garbage collector after an error, whose traceback makes a cycle, the pipes to the workers may be closed
-    before the iterator tells the workers to end: through descriptors that by then belong to another file.
+    After an error, whose traceback makes a reference cycle, the garbage collector may close the pipes to the workers
+    before the iterator sends the workers its request to end. The request would then go through descriptors that belong
+    to another file by that time.
     """
 
     def __iter__(self) -> Any:
@@ -159,7 +162,7 @@ class _Loader(DataLoader):
         return iterator
 
     def shut_down(self) -> None:
-        """End the workers of the latest iterator; it gives nothing any more."""
+        """End the workers of the latest iterator, which then yields nothing any more."""
         iterator = self._latest() if hasattr(self, "_latest") else None
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
@@ -168,8 +171,8 @@ class _Loader(DataLoader):
 class Loaders(LightningDataModule):
     """Loaders of a dataset (see data/base.py) for the trainer it is attached to.
 
-    `test_dataloader` holds three, in the order of `SPLITS`, all scored on the selected checkpoint: a fixed draw of
-    training samples, the validation split and the test split.
+    `test_dataloader` returns three loaders, in the order of `SPLITS`, all scored with the selected checkpoint: a fixed
+    draw of training samples, the validation split and the test split.
     """
 
     def __init__(self, data: SequenceData, config: TrainingConfig, seed: int):
@@ -180,25 +183,25 @@ class Loaders(LightningDataModule):
         self._made: list[_Loader] = []
 
     def shut_down(self) -> None:
-        """End the workers of all loaders; after each fit and test, however it ended."""
+        """End the workers of all loaders; call after each fit and test, even if it failed."""
         for loader in self._made:
             loader.shut_down()
         self._made.clear()
 
     def setup(self, stage: str) -> None:
-        """Look at every split before the first step: the first batch of the test split comes after days."""
+        """Check every split before the first step: the first batch of the test split may come only after days."""
         if stage == "fit":
             for split in SPLITS:
                 self._split(split)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Refuse a batch that breaks the dataset's promises while it is on the host."""
+        """Refuse a batch that violates the dataset's interface, while the batch is on the host."""
         split = "train" if self.trainer.training else "val" if self.trainer.validating else SPLITS[dataloader_idx]
         check_batch(batch, self._data, split, self._split(split))
         return batch
 
     def batches_per_epoch(self, world: int = 1) -> int:
-        """Training batches of an epoch for each of `world` processes, the limit of the configuration included."""
+        """Number of training batches per epoch for each of `world` processes, within the configured limit."""
         full = len(TrainBatches(len(self._split("train")), self._config.batch_size, self._seed, world=world))
         return min(full, self._config.limit_train_batches or full)
 
@@ -211,7 +214,7 @@ class Loaders(LightningDataModule):
             self.trainer.global_rank,
             self.trainer.world_size,
         )
-        # A loader with workers draws its first batches at once, before lightning has told it the epoch.
+        # A loader with workers draws its first batches at once, before lightning has set the epoch.
         batches.start_at(self.trainer.current_epoch, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready)
         return self._loader(self._split("train"), batches)
 
@@ -244,7 +247,7 @@ class Loaders(LightningDataModule):
             num_workers=self._config.num_workers,
             worker_init_fn=ended_by_parent,
             pin_memory=self.trainer.strategy.root_device.type == "cuda",
-            # Its own generator, so that making a loader does not move torch's global one.
+            # Its own generator, so that making a loader does not advance torch's global generator.
             generator=torch.Generator().manual_seed(derived_seed(self._seed, "workers")),
         )
         self._made.append(loader)

@@ -1,4 +1,4 @@
-"""Stopping at the first number that is not finite, and saying where it came from."""
+"""Stop a run at the first number that is not finite, and report its origin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import RunFailed
 
 
 class NotFinite(RunFailed):
-    """A loss, gradient or parameter became NaN or infinite; the message names the first one and what to try."""
+    """A loss, gradient or parameter became NaN or infinite; the message names the first such tensor and a remedy."""
 
 
 _REMEDY = (
@@ -27,7 +27,7 @@ def check_loss(loss: float, model: nn.Module, batch: Any, step: int) -> None:
     """Stop if the loss is not finite.
 
     Raises:
-        NotFinite: names the first parameter that is not finite, or, when all are, the first module whose output is
+        NotFinite: names the first parameter that is not finite or, if all are finite, the first module whose output is
             not.
     """
     if math.isfinite(loss):
@@ -44,7 +44,7 @@ def check_gradients(model: nn.Module, step: int) -> None:
         NotFinite: names the first such parameter.
     """
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    # One number to look at instead of one a tensor: on a GPU each look waits for the device.
+    # Test one number instead of one per tensor: each read of a GPU tensor waits for the device.
     norms = torch.stack(torch._foreach_norm(gradients))
     if bool(torch.isfinite(norms.sum())):
         return
@@ -58,7 +58,7 @@ def check_gradients(model: nn.Module, step: int) -> None:
 
 
 def check_scale(scale: float, step: int) -> None:
-    """Stop when the scale of the loss in 16-bit training has fallen so far that float16 is not what overflows.
+    """Stop when the loss scale of 16-bit training is so low that float16's range cannot be the cause of overflows.
 
     Raises:
         NotFinite: the scale is below 2**-10; it begins at 2**16 and is halved at each overflow.
@@ -79,7 +79,7 @@ def first_bad_parameter(model: nn.Module) -> str | None:
 
 
 def _first_bad_output(model: nn.Module, batch: Any) -> str:
-    """Run the batch again and watch the outputs, in the order in which the modules finish."""
+    """Run the batch again and name the first module, in the order in which they finish, whose output is not finite."""
     bad: list[str] = []
 
     def watch(name: str):

@@ -1,4 +1,4 @@
-"""A run folder is written by one process at a time: a lock of the operating system, which ends with its process."""
+"""Lock a run folder so that one process writes it at a time; the operating system frees the lock with the process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from ..errors import UsageError
 from ..files import WriteFailed
 
-# What a file system without locks answers (some parallel ones of clusters).
+# Errors of file systems without locks, such as some parallel file systems of clusters.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def lock_folder(folder: Path) -> int | None:
-    """Lock `folder` by its file `.lock`; the descriptor for `unlock_folder`, or None where there are no locks.
+    """Lock `folder` by its file `.lock`; return the descriptor for `unlock_folder`, or None where there are no locks.
 
     Raises:
-        UsageError: another process (or another run of this one) holds it; says which.
+        UsageError: another process, or another run of this process, holds the lock; the message names it.
         WriteFailed: the file cannot be made.
     """
     path = folder / ".lock"
@@ -41,7 +41,7 @@ def lock_folder(folder: Path) -> int | None:
         if error.errno not in _NO_LOCKS:
             raise
         return None
-    # The file's content tells others who holds the lock; a full disk only loses that.
+    # The file's content names the holder of the lock; on a full disk only this name is lost.
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -49,9 +49,9 @@ def lock_folder(folder: Path) -> int | None:
 
 
 def unlock_folder(descriptor: int | None) -> None:
-    """Give back what `lock_folder` returned. The file stays: to remove it would race with those who wait for it."""
+    """Release the lock that `lock_folder` returned. The file stays: removing it would race with other processes."""
     if descriptor is not None:
-        # Closing alone would leave it locked as long as a child that was forked meanwhile lives.
+        # Closing alone would keep the lock as long as any forked child lives.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 

@@ -19,23 +19,23 @@ from ..errors import UsageError, unknown
 from ..files import write_text
 from .record import Metrics
 
-# name -> (module that must be there, lightning's class)
+# name -> (module that must be installed, lightning's class)
 _KINDS = {
     "tensorboard": ("tensorboard", "TensorBoardLogger"),
     "wandb": ("wandb", "WandbLogger"),
     "mlflow": ("mlflow", "MLFlowLogger"),
 }
-# Set here: they follow from the run folder.
+# Options that users cannot set, because they follow from the run folder.
 _OURS = ("save_dir", "dir", "id", "run_id", "version", "sub_dir", "resume", "experiment", "kwargs")
 
 
 def check_loggers(chosen: Mapping[str, Any]) -> None:
-    """Refuse loggers that cannot work, before anything heavy has begun.
+    """Refuse loggers that cannot work, before expensive steps begin.
 
     Args:
         chosen: name -> options.
     Raises:
-        UsageError: a package that is not installed, an option that does not exist.
+        UsageError: a package is not installed, or an option does not exist.
     """
     for name, options in chosen.items():
         module, _ = _KINDS[name]
@@ -53,11 +53,11 @@ def check_loggers(chosen: Mapping[str, Any]) -> None:
 
 
 class Loggers:
-    """The chosen loggers of a run. One that raises is left out from then on: no run ends for its service.
+    """The chosen loggers of a run. A logger that raises is dropped from then on, so that no run ends for its service.
 
     Args:
         chosen: name -> options.
-        folder: of the run. A resumed run goes on in the same runs of the services, whose ids lie in loggers.json.
+        folder: of the run. A resumed run continues the same runs of the services, whose ids are in loggers.json.
         say: prints a line.
     """
 
@@ -66,19 +66,19 @@ class Loggers:
         self._open: dict[str, Any] = {}
 
     def begin(self, config: Mapping[str, Any], metrics: Metrics) -> None:
-        """Start the loggers, tell them the configuration, and from then on each new row of `metrics`.
+        """Start the loggers and send them the configuration and, from then on, each new row of `metrics`.
 
         Raises:
-            UsageError: one that does not start.
+            UsageError: a logger does not start.
         """
         metrics.told = self.row
         path = self._folder / "loggers.json"
-        # Services refuse to be told the configuration of a run again: where it ends may have changed.
+        # Services refuse a changed configuration of an existing run, and the end of a resumed run may have changed.
         resumed = path.exists()
         ids = json.loads(path.read_text()) if resumed else {}
         for name, options in self._chosen.items():
             with warnings.catch_warnings():
-                # Of other packages, about themselves.
+                # Warnings of the services' packages do not concern the user.
                 warnings.simplefilter("ignore")
                 try:
                     logger = _make(name, options, self._folder, ids.get(name))
@@ -86,7 +86,7 @@ class Loggers:
                         logger.log_hyperparams(dict(config))
                 except Exception as error:
                     raise UsageError(
-                        f"logger={name} does not start: {type(error).__name__}: {error}. Mend that, or leave it out."
+                        f"logger={name} does not start: {type(error).__name__}: {error}. Fix that, or leave it out."
                     ) from error
             self._open[name] = logger
             ids[name] = logger.run_id if name == "mlflow" else logger.version
@@ -94,7 +94,7 @@ class Loggers:
             write_text(path, json.dumps(ids) + "\n")
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Tell them a row of metrics.csv: `val/loss`, `val/accuracy` and so on, at its step."""
+        """Send a row of metrics.csv to the loggers: `val/loss`, `val/accuracy` and so on, at its step."""
         values = {
             f"{row['split']}/{key}": value
             for key, value in row.items()
@@ -103,7 +103,7 @@ class Loggers:
         self._tell(lambda logger: logger.log_metrics({**values, "lr": row["lr"], "epoch": row["epoch"]}, row["step"]))
 
     def result(self, metrics: Mapping[str, Mapping[str, Any]], step: int) -> None:
-        """Tell them the final table, `final/<split>/<metric>`."""
+        """Send the final table to the loggers, as `final/<split>/<metric>`."""
         values = {
             f"final/{split}/{key}": float(value)
             for split, result in metrics.items()
@@ -113,7 +113,7 @@ class Loggers:
         self._tell(lambda logger: logger.log_metrics(values, step))
 
     def finish(self, status: str) -> None:
-        """Close them; `status` is that of the record."""
+        """Close the loggers; `status` is that of the record."""
         told = {"finished": "success", "interrupted": "aborted"}.get(status, "failed")
         self._tell(lambda logger: logger.finalize(told))
         if "wandb" in self._open:
@@ -136,13 +136,13 @@ def _options(name: str) -> list[str]:
 
     keys = list(inspect.signature(getattr(loggers, _KINDS[name][1])).parameters)
     if name == "wandb":
-        # What lightning does not know it hands on.
+        # Lightning passes other options on to wandb.init.
         keys += [key for key in inspect.signature(import_module("wandb").init).parameters if key not in keys]
     return [key for key in keys if key not in _OURS]
 
 
 def _make(name: str, options: Mapping[str, Any], folder: Path, run: str | None) -> Any:
-    """Lightning's logger for a run folder; `run` is the service's own id of a run to go on with."""
+    """Lightning's logger for a run folder; `run` is the service's id of a run to continue, or None."""
     from lightning.pytorch import loggers
 
     kind = getattr(loggers, _KINDS[name][1])
@@ -152,13 +152,13 @@ def _make(name: str, options: Mapping[str, Any], folder: Path, run: str | None) 
     if name == "wandb":
         more = {"id": run, "resume": "allow"} if run else {}
         logger = kind(**{"project": "fractal-ssm", "name": title, **options}, save_dir=folder, **more)
-        # Starts the run, which has its id from then on.
+        # Reading it starts the run, which then has its id.
         _ = logger.experiment
         return logger
     defaults = {"experiment_name": "fractal-ssm", "run_name": title}
     if "tracking_uri" not in options and "MLFLOW_TRACKING_URI" not in os.environ:
         defaults["tracking_uri"] = f"file:{folder.absolute() / 'mlflow'}"
-        # Its stores without a database are closed by default.
+        # MLflow disables stores without a database by default.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     logger = kind(**{**defaults, **options}, run_id=run)
     _ = logger.experiment

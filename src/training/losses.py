@@ -1,4 +1,4 @@
-"""Losses of real numbers, one value at a time; `tasks.Regression` takes their means over what is not missing."""
+"""Elementwise losses of real numbers; `tasks.Regression` takes their means over the targets that are not missing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ POINT_LOSSES = ("mse", "mae", "huber")
 
 
 def point_loss(name: str, prediction: Tensor, target: Tensor) -> Tensor:
-    """(y - p)^2, |y - p|, or Huber's (y - p)^2 / 2 up to 1 and |y - p| - 1/2 beyond; every shape, elementwise.
+    """(y - p)^2, |y - p|, or Huber's (y - p)^2 / 2 up to |y - p| = 1 and |y - p| - 1/2 beyond, elementwise.
 
     Args:
         name: one of `POINT_LOSSES`.
+        prediction, target: p and y, of one shape.
     """
     if name == "huber":
         return F.huber_loss(prediction, target, reduction="none")

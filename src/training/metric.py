@@ -1,4 +1,4 @@
-"""The one number that a task is judged by, and in which direction it improves."""
+"""The main metric of a task, and the direction in which it improves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Metric:
-    """A task's main metric: it selects the checkpoint, ends a fit at `training.target`, and is what `compare` compares.
+    """A task's main metric, which selects the checkpoint, ends a fit at `training.target`, and is used by `compare`.
 
     name: key of the results in record.json, and column of metrics.csv.
     """
@@ -20,12 +20,12 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
-        """Whether values are shares of the samples, told in percent."""
+        """Whether values are shares of the samples, given in percent."""
         return self.name == "accuracy"
 
     @property
     def mode(self) -> str:
-        """ "max" or "min", the direction in the words of lightning and hydra's sweepers."""
+        """ "max" or "min", the direction as lightning and hydra's sweepers name it."""
         return "max" if self.higher_is_better else "min"
 
     def at_least(self, value: float, bound: float) -> bool:
@@ -33,11 +33,11 @@ class Metric:
         return value >= bound if self.higher_is_better else value <= bound
 
     def gain(self, value: float, base: float) -> float:
-        """How much better `value` is than `base`: positive where it is better."""
+        """How much better `value` is than `base`: positive if it is better."""
         return value - base if self.higher_is_better else base - value
 
     def shown(self, value: float) -> str:
-        """A value or a loss for a line of text: four decimals where values are shares, else four digits."""
+        """A value or a loss as text: four decimals where values are shares, else four significant digits."""
         return f"{value:.4f}" if self.is_share else number(value)
 
 
@@ -48,7 +48,7 @@ MAIN = {"classification": ACCURACY, "retrieval": ACCURACY, "tokens": ACCURACY, "
 
 
 def recorded_metric(facts: Mapping[str, Any]) -> Metric:
-    """The main metric of a record; records of version 0.1 name none, and are of accuracies."""
+    """The main metric of a record; records of version 0.1 name none and hold accuracies."""
     entry = facts.get("metric")
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
         return ACCURACY
@@ -56,7 +56,7 @@ def recorded_metric(facts: Mapping[str, Any]) -> Metric:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number to so many significant digits, without an exponent where it is short.
+    """A number with this many significant digits, without an exponent where it is short.
 
     >>> number(0.00123456), number(1234567.0), number(1e-9), number(float("nan"))
     ('0.001235', '1.235e+06', '1e-09', 'nan')

@@ -25,16 +25,16 @@ class Classifier(LightningModule):
     """A model (inputs, lengths) -> outputs with its loss, exact metrics, optimiser and schedule.
 
     Args:
-        model: called with the `inputs` and `lengths` of a batch and, where it is scored, the `dt_scale` of the split;
-            retrieval batches hold two documents a target.
+        model: called with the `inputs` and `lengths` of a batch and, in evaluation, the `dt_scale` of the split;
+            retrieval batches hold two documents per target.
         task: loss and metrics of its outputs.
         optimizer, scheduler: their configurations.
-        seed: of the run; dropout of each step follows from it, the step's place in the run and the process.
+        seed: of the run; the dropout of a step depends on it, on the step's place in the run and on the process.
         training_steps, steps_per_epoch: optimizer steps, for the schedule.
         run: plain facts of the run, kept in every checkpoint.
-        dt_scales: split -> factor on the model's step when it is scored on that split (`SequenceData.dt_scale`);
-            training is at the model's own step.
-        batch_targets: scored targets of an ordinary training batch; batches may differ.
+        dt_scales: split -> factor on the model's step dt in evaluation on that split (`SequenceData.dt_scale`);
+            training uses the model's own step.
+        batch_targets: number of scored targets in an ordinary training batch; batches may differ.
     Attributes:
         results: split -> `Result` of the last full pass over it.
     """
@@ -63,7 +63,7 @@ class Classifier(LightningModule):
         self._mean = SampleMean(batch_targets)
 
     def group_facts(self) -> list[dict[str, Any]]:
-        """The parameter groups as the record holds them."""
+        """The parameter groups in the form of the record."""
         return describe_groups(self.groups, parameter_roles(self.model))
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Classifier(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        # Dropout as a function of the place in the run: resuming needs no generator state and repeats exactly.
+        # Dropout depends only on the place in the run, so resuming needs no generator state and repeats exactly.
         seed_all(self._seed, "step", self.trainer.current_epoch, batch_idx, self.global_rank)
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self._mean.begin_group()
@@ -83,7 +83,7 @@ class Classifier(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss, sums = self.task.score(self.model(batch.inputs, batch.lengths), batch.targets)
-        # One look at two numbers: on a GPU each look waits for the device.
+        # Read both numbers at once: each read of a GPU tensor waits for the device.
         value, scored = torch.stack([loss.detach().double(), self.task.count(sums)]).tolist()
         check_loss(value, self.model, batch, self.global_step)
         self._mean.add(int(scored))
@@ -92,22 +92,22 @@ class Classifier(LightningModule):
         self.log("loss", loss, prog_bar=True, logger=False, batch_size=len(batch.targets))
         name = self.task.metric.name
         self.log(name, tally.running(), prog_bar=True, logger=False, batch_size=len(batch.targets))
-        # Lightning divides it by the same number again, and shows the quotient to callbacks.
+        # Lightning divides the loss by this number and passes the quotient to callbacks.
         return loss * self.trainer.accumulate_grad_batches
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        # Weighted here and not above, so that callbacks see the loss of the batch.
+        # Weighted here and not in `training_step`, so that callbacks get the loss of the batch.
         weight = self._mean.batch_weight
         (loss if weight == 1.0 else loss * weight).backward(*args, **kwargs)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        # Before lightning clips.
+        # Lightning clips the gradients after this hook.
         self._mean.finish(self.model.parameters(), self.device)
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         if scaler is None:
             check_gradients(self.model, self.global_step)
         else:
-            # Gradients that overflow in float16 are its own: it leaves out the step and halves the scale.
+            # The scaler handles gradients that overflow in float16: it skips the step and halves the scale.
             check_scale(scaler.get_scale(), self.global_step)
 
     def on_validation_start(self) -> None:
@@ -125,14 +125,14 @@ class Classifier(LightningModule):
                 "selected. Validation needs at least one target that is scored."
             )
         name = self.task.metric.name
-        # Equal in all processes already; lightning wants to hear how it would be reduced.
+        # The value is equal in all processes already, but lightning warns if sync_dist is not set.
         self.log(f"val/{name}", self.results["val"][name], prog_bar=True, logger=False, sync_dist=True)
 
     def on_test_start(self) -> None:
         self._tallies = {name: Tally(self.task) for name in SPLITS}
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        # The loaders of a test pass come in this order (`Loaders.test_dataloader`).
+        # `Loaders.test_dataloader` gives the loaders in this order.
         self._score(batch, SPLITS[dataloader_idx])
 
     def on_test_epoch_end(self) -> None:

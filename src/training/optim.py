@@ -1,4 +1,4 @@
-"""Parameter groups from the roles that layers declare, as the published codes of S4 and S5 form them."""
+"""Parameter groups from the roles that layers declare, as the published code of S4 and S5 forms them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _NORMS = (
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
     *(nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
 )
-# Norms of other packages have no base in common, but a name: LlamaRMSNorm, BatchNorm2d.
+# Norms of other packages share no base class, but are recognised by name: LlamaRMSNorm, BatchNorm2d.
 _NORM_NAME = re.compile(r"[Nn]orm(\dd)?$")
 
 
 def parameter_roles(model: nn.Module) -> dict[str, str]:
     """Role of every parameter that a layer of `model` declares, full parameter name -> "A", "B", "C", "D" or "dt".
 
-    A layer declares roles of its own parameters in `roles`; names it lists but does not have (a parameter that an
-    option leaves out) are passed over. A parametrised parameter hands its role to the tensors it is made of.
+    A layer declares the roles of its own parameters in `roles`; names without a parameter (one that an option leaves
+    out) are ignored. The tensors behind a parametrised parameter have its role.
 
     Raises:
-        UsageError: a role that does not exist.
+        UsageError: an unknown role.
     """
     roles = {}
     for module in model.modules():
@@ -57,25 +57,26 @@ def parameter_groups(
     """Groups for the optimiser of any model that holds our layers; every trainable parameter is in exactly one.
 
     A parameter with a role has lr `ssm_lr` if the role is in `ssm_roles`, else `lr`, and no decay if the role is in
-    `undecayed_roles`. One without a role has `lr`, and no decay if it belongs to a norm or is a bias, unless
+    `undecayed_roles`. A parameter without a role has `lr`, and no decay if it belongs to a norm or is a bias, unless
     `decay_norm_and_bias` is set in the configuration or, as an attribute, on a module that holds it (encoder and head
-    set it). A parameter of somebody else's layer that is marked for other trainers (`_no_weight_decay`; `_optim`, a
-    dict with lr and weight_decay) has what its marks say.
+    set it). A parameter of another package's layer may carry marks for other trainers (`_no_weight_decay`; `_optim`, a
+    dict with lr and weight_decay), which then apply.
 
-    Modules decide, not names, so that a wrapper (`torch.compile`, DDP, `nn.Sequential`, a LightningModule) changes
-    nothing. A parameter shared by several modules counts once, and is exempt only if no module decays it.
+    Parameters are classified by their modules, not by their names, so a wrapper (`torch.compile`, DDP, `nn.Sequential`,
+    a LightningModule) changes nothing. A parameter shared by several modules counts once, and is exempt only if no
+    module decays it.
 
     Args:
         model: any torch module.
         config: an `OptimizerConfig`; None is its defaults.
         lr, weight_decay: in place of those of `config`.
-        ssm_lr: likewise; where only lr is given, it is the smaller of lr and the configuration's.
+        ssm_lr: likewise; if only lr is given, ssm_lr is the smaller of lr and the configuration's ssm_lr.
     Returns:
-        dicts with name, params, lr, weight_decay, param_names and rule, which says in words who is in the group;
-        groups with equal name, lr and decay are one. `explain_groups` prints them. For Muon the matrices without a role
-        between encoder and head are groups of their own, and every group has the key muon.
+        dicts with name, params, lr, weight_decay, param_names and rule, which describes the group's parameters; groups
+        with equal name, lr and decay are merged. `explain_groups` prints them. For Muon the matrices without a role
+        between encoder and head form separate groups, and every group has the key muon.
     Raises:
-        UsageError: arguments of another type, a number that cannot be meant (NaN, infinite, negative), an unknown role.
+        UsageError: arguments of another type, an invalid number (NaN, infinite, negative), an unknown role.
     >>> optimizer = torch.optim.AdamW(parameter_groups(model, lr=3e-4))  # doctest: +SKIP
     """
     config = OptimizerConfig() if config is None else config
@@ -119,7 +120,7 @@ def parameter_groups(
 def _changed(
     config: OptimizerConfig, lr: float | None, weight_decay: float | None, ssm_lr: float | None
 ) -> OptimizerConfig:
-    """The configuration with the numbers that are given in their place, checked."""
+    """The configuration with the given numbers in place of its own, checked."""
     changes = {"lr": lr, "weight_decay": weight_decay, "ssm_lr": ssm_lr}
     changes = {key: value for key, value in changes.items() if value is not None}
     check_numbers(changed := replace(config, **changes), "optimizer.")
@@ -131,7 +132,7 @@ def _changed(
 def _treatment(
     parameter: nn.Parameter, role: str | None, exempt: bool, config: OptimizerConfig
 ) -> tuple[str, float, float]:
-    """Name of the group that a parameter belongs to, its learning rate and weight decay."""
+    """Group name, learning rate and weight decay of a parameter."""
     slow = role in config.ssm_roles
     decayed = role not in config.undecayed_roles
     if role is None:
@@ -155,10 +156,10 @@ _RULES = {
 
 
 def explain_groups(groups: list[dict[str, Any]]) -> str:
-    """What `parameter_groups` did with each parameter, in words: a paragraph a group.
+    """Text that lists the parameters, learning rate and weight decay of each group, one paragraph per group.
 
     Raises:
-        UsageError: something else than what `parameter_groups` returned.
+        UsageError: the argument is not a list that `parameter_groups` returned.
     """
     needed = {"name", "params", "lr", "weight_decay", "param_names", "rule"}
     if not isinstance(groups, list) or not all(isinstance(each, Mapping) and needed <= each.keys() for each in groups):
@@ -177,7 +178,7 @@ def explain_groups(groups: list[dict[str, Any]]) -> str:
 
 
 def describe_groups(groups: list[dict[str, Any]], roles: dict[str, str]) -> list[dict[str, Any]]:
-    """What the record and the start of a run say of the groups: name, lr, weight_decay, roles, tensors, parameters."""
+    """Facts of each group for the record and the start of a run: name, lr, decay, roles, tensors, parameters, names."""
     return [
         {
             "name": group["name"],
@@ -193,21 +194,21 @@ def describe_groups(groups: list[dict[str, Any]], roles: dict[str, str]) -> list
 
 
 def _norms_and_biases(model: nn.Module) -> set[int]:
-    """Identities of the parameters of norms and of the biases, without those of modules that decay theirs."""
+    """Identities of norms' parameters and of biases, except in modules that set `decay_norm_and_bias`."""
     exempt, decayed = set(), set()
     for module in model.modules():
         if getattr(module, "decay_norm_and_bias", False) is True:
             decayed.update(map(id, module.parameters()))
         is_norm = isinstance(module, _NORMS) or bool(_NORM_NAME.search(type(module).__name__))
         for name, parameter in named_originals(module):
-            # A name with a dot is that of a submodule, which has its own turn.
+            # A name with a dot belongs to a submodule, which is visited itself.
             if "." not in name and (is_norm or "bias" in name.split("_")):
                 exempt.add(id(parameter))
     return exempt - decayed
 
 
 def _inner_matrices(model: nn.Module) -> set[int]:
-    """Identities of the matrices that Muon is for: not of encoder and head, which say so, nor of any embedding."""
+    """Identities of the matrices that Muon trains: none of encoder, head (`decay_norm_and_bias`) or embeddings."""
     outer = [module for module in model.modules() if getattr(module, "decay_norm_and_bias", False) is True]
     outer += [module for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
     excluded = {id(parameter) for module in outer for parameter in module.parameters()}

@@ -13,22 +13,22 @@ from torch import Tensor, nn
 from ..config import OPTIMIZERS, OptimizerConfig
 from ..errors import UsageError, unknown
 
-# Set elsewhere in the configuration, chosen by `build_optimizer`, or of no use to a training loop.
+# Not options of the user: set elsewhere in the configuration, chosen by `build_optimizer`, or useless in training.
 _NOT_OPTIONS = ("params", "lr", "weight_decay", "betas", "eps", "foreach", "fused")
 _NOT_OPTIONS += ("maximize", "capturable", "differentiable")
 _CLASSES = {name.lower(): getattr(torch.optim, name) for name in torch.optim.__all__ if name.lower() in OPTIMIZERS}
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """torch's Muon for the groups marked "muon", its AdamW for all others; one optimizer for schedule and checkpoint.
+    """torch's Muon for the groups marked "muon" and its AdamW for all others, as one optimizer.
 
-    Muon orthogonalises the update of a matrix; vectors, the parameters of state space models, embeddings and heads
-    have no such matrix, and take AdamW (see `optim.parameter_groups`).
+    Muon orthogonalises the update of a matrix. It does not suit vectors, the parameters of state space models,
+    embeddings and heads, which AdamW updates (see `optim.parameter_groups`).
 
     Args:
         groups: parameter groups with the key "muon", a bool; the groups marked true hold matrices only.
-        betas, eps: of AdamW.
-        fused: AdamW's.
+        lr: learning rate of groups without their own.
+        betas, eps, fused: of AdamW.
         options: of Muon.
     """
 
@@ -49,9 +49,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
         if others:
             self._parts[False] = torch.optim.AdamW(others, lr=lr, betas=betas, eps=eps, fused=fused)
         filled = {id(group["params"][0]): group for part in self._parts.values() for group in part.param_groups}
-        # In the order that was given, each with the defaults of its part.
+        # Groups keep the given order; each has the defaults of its part.
         super().__init__([filled[id(group["params"][0])] for group in groups], {})
-        # The gradient scaler of 16-bit training asks for it.
+        # The gradient scaler of 16-bit training reads this attribute.
         self._step_supports_amp_scaling = False
 
     @torch.no_grad()
@@ -62,7 +62,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for marked, part in self._parts.items():
-            # Shared, so that rates set on this optimizer, and states that it loads, are those of its parts.
+            # Groups and state are shared, so that the parts use rates set on this optimizer and states loaded into it.
             part.param_groups = [group for group in self.param_groups if group["muon"] == marked]
             part.state = self.state
             part.step()
@@ -73,8 +73,8 @@ def check_optimizer_config(config: OptimizerConfig) -> None:
     """Refuse options that the chosen optimizer does not have, and values that it does not take.
 
     Raises:
-        UsageError: an unknown name or option; betas or eps of an optimizer without; a weight decay that nothing would
-            apply; what torch itself refuses.
+        UsageError: an unknown name or option; betas, eps or a weight decay for an optimizer without them; a value that
+            torch itself refuses.
     """
     if config.name not in _CLASSES:
         raise unknown("optimizer.name", config.name, OPTIMIZERS)
@@ -106,14 +106,14 @@ def check_optimizer_config(config: OptimizerConfig) -> None:
 def build_optimizer(
     groups: list[dict[str, Any]], config: OptimizerConfig, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer of a configuration over the groups. Parameters are real, as second moments and Muon need them.
+    """The optimizer of a configuration over the groups. Parameters must be real, for second moments and Muon.
 
-    `fused` runs torch's one kernel a group instead of a dozen operations a parameter, where the optimizer has one
-    (Adam, AdamW, SGD, Adagrad); equal up to rounding, on a CPU a quarter of the time. Lightning does not clip gradients
-    with it under mixed precision.
+    With `fused`, optimizers that have a fused kernel (Adam, AdamW, SGD, Adagrad) run it once per group instead of a
+    dozen operations per parameter: results are equal up to rounding, in a quarter of the time on a CPU. Lightning does
+    not clip gradients with it under mixed precision.
     """
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in config.options.items()}
-    # None is torch's own choice among the others.
+    # With None torch chooses among its other implementations.
     kernel = True if fused else None
     betas = (config.betas[0], config.betas[1])
     if config.name == "muon":
@@ -138,7 +138,7 @@ def fits(state: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
 
 
 def fresh_state(parameter: nn.Parameter, group: Mapping[str, Any], config: OptimizerConfig) -> Mapping[str, Any]:
-    """What the optimizer of a configuration keeps of a parameter after one step: its keys and shapes."""
+    """The optimizer's state for a parameter after one step, whose keys and shapes serve for comparison."""
     other = nn.Parameter(torch.zeros_like(parameter, device="cpu"))
     other.grad = torch.zeros_like(other)
     optimizer = build_optimizer([{**group, "params": [other], "param_names": ["x"]}], config)
@@ -147,7 +147,7 @@ def fresh_state(parameter: nn.Parameter, group: Mapping[str, Any], config: Optim
 
 
 def _takes(name: str, key: str) -> bool:
-    """Whether the optimizer has `betas` or an `eps` that is one number; with Muon they are those of AdamW."""
+    """Whether the optimizer has the option `key`: `betas`, or an `eps` that is one number; for Muon, AdamW has both."""
     if name == "muon":
         return True
     found = inspect.signature(_CLASSES[name]).parameters.get(key)
@@ -155,7 +155,7 @@ def _takes(name: str, key: str) -> bool:
 
 
 def _try_out(config: OptimizerConfig) -> None:
-    """One step of one matrix: what torch refuses it refuses here."""
+    """Make one step on one matrix, so that torch raises its errors here."""
     parameter = nn.Parameter(torch.zeros(2, 2))
     group = {"params": [parameter], "lr": config.lr, "weight_decay": config.weight_decay, "muon": True}
     if "weight_decay" not in inspect.signature(_CLASSES[config.name]).parameters:

@@ -1,4 +1,4 @@
-"""Which of several processes this one is, before there is a trainer, and what happens when one of them dies."""
+"""Find the rank of this process before there is a trainer, and end the run when another process dies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 from ..config import Config
 from ..errors import UsageError
 
-# What launchers tell their processes; lightning reads the ranks when it is imported, in a single process too, and takes
-# any process with SLURM_NTASKS for one of srun's.
+# Environment variables of launchers. Lightning reads the ranks when it is imported, in a single process too, and takes
+# any process with SLURM_NTASKS for a process of srun.
 _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 _HIDDEN = (*_RANKS, "SLURM_NTASKS")
 _NUMBERS = (*_RANKS, "WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
@@ -23,12 +23,12 @@ _LAUNCHERS = (
     ("torchrun", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
     ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS"),
 )
-# Seconds between two looks at the other processes, and those in which this one may fail by itself.
+# Seconds between two checks of the other processes, and seconds in which this one may still fail by itself.
 _LOOK, _GRACE = 0.2, 2.0
 
 
 def is_single(config: Config) -> bool:
-    """Whether the configuration asks for one process, whatever the environment says."""
+    """Whether the configuration asks for one process, regardless of the environment."""
     trainer = config.trainer
     if trainer.strategy != "auto" or trainer.num_nodes > 1:
         return False
@@ -41,10 +41,11 @@ def is_single(config: Config) -> bool:
 
 @contextmanager
 def ranks_hidden(config: Config) -> Iterator[None]:
-    """Inside, the environment of a single process holds no ranks: a leftover `RANK=1` would silence it.
+    """Context in which the environment of a single process has no ranks: a leftover `RANK=1` would silence the process.
 
     Raises:
-        UsageError: several processes with a rank that is no number, or a launcher's several for a configuration of one.
+        UsageError: several processes have a rank that is not a number, or a launcher has started several processes
+            for a configuration of one.
     """
     if not is_single(config):
         for key in _NUMBERS:
@@ -66,7 +67,7 @@ def ranks_hidden(config: Config) -> Iterator[None]:
     try:
         from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-        # It may have been imported before, with the ranks in sight.
+        # Lightning may have been imported before, with the ranks visible.
         rank_zero_only.rank = 0
         yield
     finally:
@@ -74,10 +75,10 @@ def ranks_hidden(config: Config) -> Iterator[None]:
 
 
 def is_first(config: Config) -> bool:
-    """Whether this process prints and writes: rank 0, as lightning will count it.
+    """Whether this process prints and writes, that is, has rank 0 as lightning will assign it.
 
     Raises:
-        UsageError: the environment of a cluster that contradicts itself.
+        UsageError: the cluster's environment variables are inconsistent.
     """
     if is_single(config):
         return True
@@ -94,11 +95,11 @@ def is_first(config: Config) -> bool:
 
 
 class Watch:
-    """Looks after the processes that lightning started from this one.
+    """Monitors the processes that lightning started from this one.
 
     Args:
-        lost: called in a thread with a sentence when one of them has ended badly and this one has not followed; must
-            not return, since the process hangs in a sum over all of them.
+        lost: called in a thread with a sentence when one of them has failed and this one has not ended soon after; must
+            not return, since this process hangs in a sum over all processes.
     """
 
     def __init__(self, lost: Callable[[str], None]):
@@ -106,21 +107,22 @@ class Watch:
         self._children: list[subprocess.Popen] = []
 
     def begin(self, children: list[subprocess.Popen]) -> None:
-        """Start looking; nothing without children."""
+        """Start to monitor the children; without children this does nothing."""
         if children and not self._children:
             self._children = children
             for thread in threading.enumerate():
-                # Lightning's looks every 5 seconds, and kills this process without a word. Without children it ends.
+                # Lightning's own thread checks every 5 seconds and kills this process without a message. It ends when
+                # its list of children is empty.
                 if getattr(thread, "_child_processes", None) == children:
                     thread._child_processes = []
             threading.Thread(target=self._look, daemon=True, name="watch").start()
 
     def end(self) -> None:
-        """This process leaves the run by itself."""
+        """Stop monitoring, because this process leaves the run by itself."""
         self._left.set()
 
     def kill(self) -> None:
-        """End the others, which would wait for this one."""
+        """End the other processes, which would wait for this one."""
         for child in self._children:
             if child.poll() is None:
                 child.kill()

@@ -1,4 +1,4 @@
-"""Where a fit stands while it runs: a bar on a terminal, a plain line now and then in a log file."""
+"""Show the progress of a fit: a bar on a terminal, or a plain line at intervals in a log file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .table import duration
 class ProgressBar(RichProgressBar):
     """Lightning's bar in one line of 80 columns: epoch, batches, time left, speed, loss and main metric so far.
 
-    Each validation prints a line of its own, so that its scores need not stand here.
+    Each validation prints its own line, so the bar need not show its scores.
     """
 
     def __init__(self, metric: Metric):
@@ -26,25 +26,25 @@ class ProgressBar(RichProgressBar):
         self._metric = metric.name
 
     def configure_columns(self, trainer: Trainer) -> list[ProgressColumn]:
-        """Lightning's columns with a short bar, and without the time that has passed."""
+        """Lightning's columns with a short bar, and without the elapsed time."""
         label, bar, batches, _, speed = super().configure_columns(trainer)
         bar.bar_width = 8
         return [label, bar, batches, TimeRemainingColumn(), speed]
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """Loss and main metric of the epoch so far, the accuracy under a short name."""
+        """Loss and main metric of the epoch so far; the accuracy has a short name."""
         metrics = super().get_metrics(trainer, pl_module)
         short = {"accuracy": "acc"}.get(self._metric, self._metric)
         return {label: metrics[key] for key, label in (("loss", "loss"), (self._metric, short)) if key in metrics}
 
 
 class ProgressLines(Callback):
-    """One line every `seconds`: step, loss, main metric of the epoch so far, samples a second, time left.
+    """Prints a line every `seconds`: step, loss, main metric of the epoch so far, samples a second, time left.
 
     Args:
         seconds: least time between two lines.
         console: for the lines.
-        total_steps: step at which training ends, if nothing ends it earlier.
+        total_steps: step at which training ends unless it is stopped earlier.
         metric: the main metric of the task.
     """
 
@@ -77,7 +77,7 @@ class ProgressLines(Callback):
         self._restart(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # A validation prints a line of its own, and its time is not that of the steps.
+        # A validation prints its own line, and its time must not count as time of steps.
         self._restart(trainer)
 
     def _restart(self, trainer: Trainer) -> None:

@@ -1,4 +1,4 @@
-"""The run folder: what was run, on what, with which result; everything needed to trust or repeat a number."""
+"""Files of a run folder: record.json, metrics.csv and curves.png, with all that is needed to repeat a result."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _PACKAGES = (
     "pykeops",
     "einops",
 )
-# Of metrics.csv; the main metric of the task comes before the last one.
+# Columns of metrics.csv; the main metric of the task comes before the last one.
 _COLUMNS = {"epoch": int, "step": int, "seconds": float, "split": str, "loss": float}
 _LAST_COLUMN = "lr"
 _SECONDS = ("fit_seconds", "fit_cpu_seconds")
-# What the rows of each split look like in curves.png.
+# Line style of each split's rows in curves.png.
 _CURVES = {"step": {"alpha": 0.35, "lw": 0.8}, "train": {"marker": "."}, "val": {"marker": "o"}}
 
 
@@ -51,7 +51,7 @@ class Record:
         self.facts: dict[str, Any] = {}
 
     def claim(self, **facts: Any) -> bool:
-        """Make the file with these facts, unless there is one; whether this process, and no other, has made it."""
+        """Create the file with these facts; return False if it exists already (never in inactive processes)."""
         if self._active and not create_text(self._path, _json(facts)):
             return False
         self.facts.update(facts)
@@ -65,20 +65,20 @@ class Record:
 
 
 class Metrics:
-    """metrics.csv with one row a measurement: epoch, step, seconds, split, loss, the main metric by its name, lr.
+    """metrics.csv with one row per measurement: epoch, step, seconds, split, loss, the main metric by its name, lr.
 
     `split` is "step" for the loss of one batch with the running metric of its epoch, "train" for the epoch so far in
     training mode, "val" for a validation pass. `lr` is the largest rate of the parameter groups.
 
     Args:
-        path: of the file; rows that are there are kept, so a resumed run goes on in it.
+        path: of the file; existing rows are kept, so a resumed run continues the file.
         active: only the first process writes.
-        metric: name of the main metric; None takes it from the file, and "accuracy" where there is none.
+        metric: name of the main metric; None takes it from the file, and "accuracy" if the file names none.
     Attributes:
         metric: that name.
         rows: the measurements, column -> value.
-        dropped: how many lines of the file could not be read (a torn last one, damage).
-        told: called with each new row, for loggers beside the file.
+        dropped: how many lines of the file could not be read (an incomplete last line, damage).
+        told: called with each new row, for further loggers.
     """
 
     def __init__(self, path: Path, active: bool = True, metric: str | None = None):
@@ -93,7 +93,7 @@ class Metrics:
             self.rows, self.dropped = _read_rows(text, self._columns)
 
     def forget_after(self, step: int, count: int | None = None) -> None:
-        """Drop rows of steps that a resumed run does again, and all but the first `count`: those of its checkpoint."""
+        """Drop rows after `step`, which a resumed run repeats, and all but the first `count`, as in its checkpoint."""
         self.rows = [row for row in self.rows if row["step"] <= step][:count]
         self._rewrite()
 
@@ -126,11 +126,11 @@ class Metrics:
         for axes, quantity in zip(figure.subplots(1, 2), ("loss", self.metric), strict=True):
             for split, style in _CURVES.items():
                 rows = [row for row in self.rows if row["split"] == split]
-                # Few points make no line that can be seen.
+                # A line through few points is hardly visible.
                 marked = {"marker": "."} if len(rows) <= 100 else {}
                 axes.plot([row["step"] for row in rows], [row[quantity] for row in rows], label=split, **marked | style)
             axes.set(xlabel="step", ylabel=quantity)
-            # There is no step 1.5.
+            # Steps are whole numbers.
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.grid(alpha=0.3)
         axes.legend()
@@ -140,7 +140,7 @@ class Metrics:
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """The facts of record.json; None where it is missing, empty or damaged."""
+    """The facts of record.json; None if it is missing, empty or damaged."""
     try:
         facts = json.loads((folder / "record.json").read_text())
     except (OSError, ValueError, RecursionError):
@@ -149,9 +149,9 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def earlier_parts(folder: Path) -> list[dict[str, Any]]:
-    """What the record of a run that is resumed keeps of the parts before: when, with what, how they ended.
+    """Facts of the earlier parts of a resumed run, for its record: when, with what, how they ended.
 
-    A record that cannot be read says nothing: it must not keep a good checkpoint from going on.
+    The list is empty if the record cannot be read: a damaged record must not prevent resuming from a good checkpoint.
     """
     before = read_record(folder)
     if before is None:
@@ -164,7 +164,7 @@ def earlier_parts(folder: Path) -> list[dict[str, Any]]:
 
 
 def seconds(facts: Mapping[str, Any]) -> tuple[float, float]:
-    """(wall-clock, processor) seconds of the fit, over all parts of a resumed run that lived to write theirs."""
+    """(wall-clock, processor) seconds of the fit, over all parts of a resumed run that recorded theirs."""
     parts = [*facts.get("earlier", []), facts]
     known = ([part[key] for part in parts if isinstance(part.get(key), (int, float))] for key in _SECONDS)
     wall, cpu = (round(sum(values), 3) for values in known)
@@ -184,7 +184,7 @@ def environment() -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
-    """What the run computed on: the GPU's name, or the processor's."""
+    """Name of the GPU or processor that the run computes on."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     information = Path("/proc/cpuinfo")
@@ -197,7 +197,7 @@ def git_commit() -> str | None:
     """Commit of the checkout that this package is imported from, with "-dirty" if tracked files differ; or None."""
     folder = Path(__file__).resolve().parent
     try:
-        # The folder must be tracked: an installed copy inside somebody else's repository has no commit of ours.
+        # This file must be tracked: an installed copy may lie inside another repository.
         subprocess.run(
             ["git", "ls-files", "--error-unmatch", Path(__file__).name], cwd=folder, check=True, capture_output=True
         )
@@ -214,7 +214,7 @@ def git_commit() -> str | None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: the most that torch held on the GPU, or the largest resident set of this process on a CPU."""
+    """Peak memory in bytes: allocated by torch on the GPU, or the largest resident set of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     # Linux counts in KiB, macOS in bytes.
@@ -222,7 +222,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def _named_metric(text: str) -> str | None:
-    """The main metric that the header names; None where it cannot be read."""
+    """The main metric that the header names; None if it cannot be read."""
     found = re.match(rf"{','.join(_COLUMNS)},(\w+),{_LAST_COLUMN}$", text, flags=re.M)
     return found and found[1]
 

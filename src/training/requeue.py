@@ -1,4 +1,4 @@
-"""Queueing a SLURM job again from inside it."""
+"""Queue a SLURM job again from inside it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 
 
 def requeue() -> tuple[bool, str]:
-    """`scontrol requeue` of the job that this process belongs to: whether it worked, and a sentence that says so."""
+    """Run `scontrol requeue` for this process's job; return whether it worked, and a sentence for the user."""
     job = os.environ.get("SLURM_JOB_ID")
     if not job:
         return False, "Not queued again: there is no SLURM_JOB_ID."

@@ -1,4 +1,4 @@
-"""Checkpoints as something to go on from: read safely, compared with the run that wants to continue."""
+"""Resume from checkpoints: read them safely and compare them with the run that is to continue."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..config import Config, OptimizerConfig
 from ..errors import UsageError
 from .optimizers import fits, fresh_state
 
-# Where things lie, where parts come from (the parts themselves are compared) and where it runs (the number of processes
-# is compared by itself).
+# Where files lie, where parts are imported from (the parts themselves are compared), and where the run computes (the
+# number of processes is compared separately).
 WHERE = (
     *("imports", "data_dir", "runs_dir", "resume"),
     *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy", "training.num_workers"),
 )
-# When it ends, and what is kept until then.
+# When the run ends, and which checkpoints are kept.
 _WHEN = (
     *("training.max_epochs", "training.max_steps", "training.max_minutes", "training.target"),
     *("training.patience", "training.min_delta", "training.requeue"),
@@ -26,16 +26,16 @@ _WHEN = (
 )
 # The name of training.target in checkpoints of version 0.1.
 _FORMER = ("training.target_accuracy",)
-# What it says.
+# What the run prints and logs.
 SAYS = (
     *("trainer.log_every_n_steps", "trainer.progress_bar", "trainer.progress_seconds"),
     *("training.stuck_steps", "training.train_eval_samples"),
     "logger",
 )
-# What a continued run may have otherwise and still be the same run; every other key must be as it was.
+# Keys that a resumed run may change; every other key must be as it was.
 _FREE = (*WHERE, *_WHEN, *_FORMER, *SAYS)
 
-# What lightning and this program read of a checkpoint.
+# Entries of a checkpoint that lightning and this program read.
 _ENTRIES = {
     "state_dict": Mapping,
     "loops": dict,
@@ -54,8 +54,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """A checkpoint of `python -m train`, read without executing anything in it (weights_only).
 
     Raises:
-        UsageError: no such file, damaged (every byte is checked), or not such a checkpoint; names other checkpoints of
-            the folder that can be read.
+        UsageError: the file is missing, damaged (every byte is checked), or not such a checkpoint; names other
+            checkpoints of the folder that can be read.
     """
     try:
         return _read(Path(path))
@@ -64,7 +64,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def other_checkpoints(path: str | Path) -> str:
-    """A sentence: which checkpoints beside `path` can be resumed in its place."""
+    """A sentence that names the checkpoints beside `path` that can be resumed in its place."""
     others = []
     for other in sorted(Path(path).absolute().parent.glob("*.ckpt")):
         if other.name != Path(path).name:
@@ -86,13 +86,13 @@ def _read(path: Path) -> dict[str, Any]:
 def check_same_run(checkpoint: Mapping[str, Any], config: Config, world: int | None = None) -> None:
     """Refuse to continue under other settings, which would silently be a different experiment.
 
-    Free are where it runs, on as many processes, when it ends and what it prints (`_FREE`). Without `world`, the number
-    of processes, that number is not compared: it is known only once there is a trainer.
+    Where the run computes, when it ends and what it prints may change (`_FREE`). `world` is the number of processes; if
+    it is None, it is not compared, because it is known only once there is a trainer.
 
     Raises:
         UsageError: lists what differs, as it was and as it is now.
     """
-    # A key that the checkpoint lacks did not exist, and its default is what was done then.
+    # A key that the checkpoint lacks did not exist then, and the run behaved as with its default.
     then, now = _completed(checkpoint["run"]["config"], asdict(Config())), asdict(config)
     differences = [
         f"  {key}: {before!r} in the checkpoint, {after!r} now"
@@ -112,11 +112,12 @@ def check_same_run(checkpoint: Mapping[str, Any], config: Config, world: int | N
 def check_optimizer(
     checkpoint: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], config: OptimizerConfig, path: str
 ) -> None:
-    """Refuse states that are not those of the parameters: fused kernels read as far as the parameter goes.
+    """Refuse optimizer states that do not fit the parameters: a fused kernel would read past the end of a state.
 
-    A parameter without a state has had no gradient yet.
+    A parameter without a state is accepted: it has had no gradient yet.
 
     Args:
+        checkpoint: as `load_checkpoint` returns it.
         groups: of `parameter_groups`.
         config: of the optimizer.
         path: of the checkpoint, for the message.
@@ -154,7 +155,7 @@ def _wrong_state(state: Any, groups: Sequence[Mapping[str, Any]], config: Optimi
 
 
 def _completed(then: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The typed part of a configuration with defaults for what it lacks."""
+    """The configuration `then`, with defaults for the keys that it lacks."""
     found = {**defaults, **then}
     for key, value in defaults.items():
         if isinstance(value, dict) and value and isinstance(then.get(key), Mapping):

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as a factor per optimizer step; every parameter group is scaled alike."""
+"""Learning-rate schedules as a factor per optimizer step, the same for every parameter group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..ranges import check_numbers
 
 
 def warmup_length(config: SchedulerConfig, total_steps: int, steps_per_epoch: int) -> int:
-    """Steps of the linear warm-up, from whichever of the three options is set; 0 if none is."""
+    """Number of linear warm-up steps, from whichever of the three options is set; 0 if none is."""
     if config.warmup_steps is not None:
         return config.warmup_steps
     if config.warmup_epochs is not None:
@@ -32,7 +32,7 @@ def schedule(config: SchedulerConfig, training_steps: int, steps_per_epoch: int)
         training_steps: optimizer steps of the run; T unless `total_steps` is set.
         steps_per_epoch: optimizer steps of an epoch, for `warmup_epochs`.
     Raises:
-        UsageError: a warm-up longer than the schedule, or a number that cannot be meant (NaN, infinite, negative).
+        UsageError: a warm-up longer than the schedule, or an invalid number (NaN, infinite, negative).
     """
     check_numbers(config, "scheduler.")
     total = config.total_steps or training_steps

@@ -1,4 +1,4 @@
-"""Random numbers that depend on the seed and the place in the run, not on what ran before."""
+"""Random numbers that depend on the seed and the place in the run, not on earlier draws."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def derived_seed(seed: int, *path: str | int) -> int:
-    """A seed in 0..2**31-1 for one use of the run's seed; different paths give independent streams.
+    """A seed in 0..2**31-1 derived from the run's seed and a path; different paths give independent streams.
 
     >>> derived_seed(0, "order", 1) == derived_seed(0, "order", 2)
     False

@@ -1,4 +1,4 @@
-"""One run from its folder to its record: fit, select, test, and an honest status whatever happens in between."""
+"""One run from its folder to its record: fit, select, test, and a true status however the run ends."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from .trainer import make_trainer, step_counts
 class Session:
     """The steps of a run, in order: begin, build, fit, test, finish.
 
-    Only the first process prints and writes; with one process that is this one.
+    Only the first process prints and writes.
     """
 
     def __init__(self, config: Config, run_dir: Path):
         self.run_dir = Path(run_dir)
         self.config = self._going_on(config)
-        # Paths that are printed are meant to be pasted: relative to the folder the command was given in.
+        # Printed paths are relative to the working directory, so that they can be pasted.
         self._shown = Path(os.path.relpath(self.run_dir))
         self._first = is_first(config)
         self._console = RunConsole(soft_wrap=True) if self._first else None
@@ -62,17 +62,17 @@ class Session:
         self._last: LastCheckpoint | None = None
         self._signals = Signals(announce=self._first)
         self._watch = Watch(self._lost)
-        # Whether the record is that of this run, and no longer that of one to be resumed.
+        # Whether the record already belongs to this run and no longer to the run that is resumed.
         self._recording = False
 
     def begin(self, config_yaml: str, choices: Mapping[str, Any], overrides: Sequence[str] = ()) -> None:
         """Make the run folder, lock it, save the configuration and print a summary of it.
 
-        The record of a run that is resumed stays as it is until `build` has found that it is the same run.
+        The record of a resumed run stays unchanged until `build` has confirmed that it is the same run.
 
         Raises:
-            UsageError: the folder holds another run, or one that still runs; there is nothing to resume, or it had
-                other settings.
+            UsageError: the folder holds another run or one that still runs, there is nothing to resume, or the resumed
+                run had other settings.
         """
         facts: dict[str, Any] = {
             "status": "running",
@@ -103,11 +103,11 @@ class Session:
                 remove_leftovers(folder)
         if own:
             if self.config.resume is not None:
-                # Again: until it is locked, another process may have gone on.
+                # Read it again: before the folder was locked, another process may have continued the run.
                 self._checkpoint = load_checkpoint(self.config.resume)
             self._record.facts.update(facts, earlier=earlier_parts(self.run_dir))
             if read_record(self.run_dir) is None:
-                self._print(f"Note: {self._shown}/record.json is missing or damaged; the parts before are not in it.")
+                self._print(f"Note: {self._shown}/record.json is missing or damaged; the earlier parts are not in it.")
         self._recording = not own
         if self._first and not (own and (self.run_dir / "config.yaml").exists()):
             write_text(self.run_dir / "config.yaml", config_yaml)
@@ -115,10 +115,10 @@ class Session:
 
     @contextmanager
     def recording_failures(self) -> Iterator[None]:
-        """Inside, an interruption or an error is written into the record before it goes on; then the folder is free.
+        """Context that writes an interruption or an error into the record before raising it, then frees the folder.
 
         Raises:
-            Interrupted: after Ctrl-C or another signal of `HANDLED`, with what to do next as its message.
+            Interrupted: after Ctrl-C or another signal of `HANDLED`; its message says what to do next.
             RunFailed: a file of the run could not be written.
         """
         answered = False
@@ -127,7 +127,7 @@ class Session:
                 try:
                     yield
                 except BaseException as error:
-                    # How it ended is written down whole; a second Ctrl-C does not wait for that.
+                    # Signals now wait until the record is written, except for a second Ctrl-C.
                     self._signals.deferring = True
                     stop = self._stop_behind(error)
                     if stop is not None:
@@ -142,18 +142,18 @@ class Session:
                 self._signals.pass_on()
 
     def _stop_behind(self, error: BaseException) -> Stop | None:
-        """The signal that an error comes from, if it does."""
+        """The signal that caused an error, or None."""
         if isinstance(error, Stop):
             return error
         if isinstance(error, KeyboardInterrupt):
             return Stop(signal.SIGINT)
         if self._signals.received and isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
-            # It was sent to all processes of the job, and reached a worker that was just being started.
+            # The signal was sent to all processes of the job and reached a worker that was just being started.
             return Stop(self._signals.received)
         return None
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """Note it and raise it, in words where it is the disk's."""
+        """Record the error and raise it; a failed write becomes a RunFailed with advice."""
         if not isinstance(error, WriteFailed):
             self._note(status="failed", error=f"{type(error).__name__}: {error}")
             raise error
@@ -162,10 +162,10 @@ class Session:
         raise RunFailed(message) from error
 
     def _interrupted(self, stop: Stop) -> Interrupted:
-        """Note it, queue the job again if that is wanted, and say how to go on."""
+        """Record the interruption, queue the job again if configured, and return the error that says how to resume."""
         status = 128 + stop.signum
         if not self._first:
-            # The first process speaks for all, and lightning kills it when another ends badly before.
+            # The first process reports for all, and lightning kills it if another process fails before.
             return Interrupted("", 0 if stop.step is not None else status)
         if stop.step is None:
             self._watch.kill()
@@ -180,11 +180,11 @@ class Session:
         return Interrupted(message, status)
 
     def _kept(self) -> str:
-        """What there is to go on from."""
+        """A sentence that names the checkpoint from which the run can continue."""
         last = self.run_dir / "checkpoints" / "last.ckpt"
         if not last.exists():
             if last.with_name("best.ckpt").exists():
-                # It is written first; then the disk was full.
+                # best.ckpt is written first; the disk may have been full after it.
                 best = f"{self._shown}/checkpoints/best.ckpt"
                 return f"The same command with resume={best} goes on from the best validation so far."
             return "There is no checkpoint yet."
@@ -195,7 +195,7 @@ class Session:
         return f"The same command with resume={self._shown}/checkpoints/last.ckpt goes on from {where}."
 
     def _lost(self, what: str) -> None:
-        """Another process died, and this one waits for it in a sum: say so and end, as nothing else would."""
+        """Report that another process died and end this one, which otherwise waits for it forever in a sum."""
         message = f"{what} {self._kept()}"
         try:
             self._note(status="failed", error=message)
@@ -205,7 +205,7 @@ class Session:
             os._exit(1)
 
     def build(self, make_model: Callable[[], SequenceModel], data: Any, facts: dict[str, Any]) -> None:
-        """Model, groups, loaders and trainer for prepared data."""
+        """Make the model, parameter groups, loaders and trainer for prepared data."""
         config, training = self.config, self.config.training
         metric = MAIN[data.task]
         self._metrics = Metrics(self.run_dir / "metrics.csv", self._first, metric.name)
@@ -219,7 +219,7 @@ class Session:
             self._curves,
             ChanceHint(training.stuck_steps, data.n_classes, self._console),
             self._best,
-            # After the other, so that what is resumed knows of the best.
+            # After BestCheckpoint, so that last.ckpt holds its current state.
             self._last,
             LambdaCallback(setup=lambda trainer, *_, **__: self._watch.begin(children_of(trainer))),
             *stops(training, metric, self._console),
@@ -232,7 +232,7 @@ class Session:
             keep_freed_memory()
         world = self._trainer.world_size
         steps, per_epoch = step_counts(config, self._loaders.batches_per_epoch(world))
-        # A short run has a curve too, of some fifty points.
+        # A short run gets a curve too, of about fifty points.
         self._curves.every = min(self._curves.every, max(1, steps // 50))
         if not self._trainer.progress_bar_callback and config.trainer.progress_seconds is not None and self._console:
             self._trainer.callbacks.append(ProgressLines(config.trainer.progress_seconds, self._console, steps, metric))
@@ -278,14 +278,14 @@ class Session:
         return self._trainer
 
     def fit(self) -> None:
-        """Train; the checkpoint with the best main metric of a validation is kept."""
+        """Train, and keep the checkpoint with the best main metric of a validation."""
         started, cpu_started = time.monotonic(), time.process_time()
         self._signals.deferring = True
         self._signals.check()
         try:
             self._trainer.fit(self._module, datamodule=self._loaders, ckpt_path=self.config.resume, weights_only=True)
         except SystemExit as error:
-            # Lightning turns Ctrl-C into exit status 1; the callers of this program want to know which it was.
+            # Lightning turns Ctrl-C into exit status 1; callers of this program must be able to tell the two apart.
             if isinstance(error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
             raise RunFailed(f"The model or its data called sys.exit({error.code!r}) in the fit.") from error
@@ -301,7 +301,7 @@ class Session:
             self._draw_curves()
             self._record.update(
                 fit_seconds=round(time.monotonic() - started, 3),
-                # Of this process, all its threads: what a busy or suspended machine does not lengthen.
+                # Processor time of all threads of this process, which a busy or suspended machine does not lengthen.
                 fit_cpu_seconds=round(time.process_time() - cpu_started, 3),
             )
         self._record.update(
@@ -311,7 +311,7 @@ class Session:
         )
 
     def _draw_curves(self) -> None:
-        """A picture that cannot be written ends no run, and hides no other error."""
+        """Write curves.png; a failure is printed, and neither ends the run nor hides another error."""
         try:
             self._metrics.plot(self.run_dir / "curves.png", f"{self.run_dir.parent.name}/{self.run_dir.name}")
         except OSError as error:
@@ -321,7 +321,7 @@ class Session:
         """Score the selected checkpoint on training samples, the validation and the test split."""
         selected, rule = self._best.best_model_path, f"best validation {self._module.task.metric.name}"
         if not selected:
-            # A resumed run whose best.ckpt was lost, with no validation left to it.
+            # This is a resumed run whose best.ckpt was lost and that has no validation left.
             selected, rule = str(self.run_dir / "checkpoints" / "last.ckpt"), "last checkpoint, the best one was lost"
         step = load_checkpoint(selected)["global_step"]
         self._signals.check()
@@ -351,28 +351,28 @@ class Session:
         return self._record.facts
 
     def _note(self, **facts: Any) -> None:
-        """How the run ended, into a record that is its own, if the disk takes it."""
+        """Record how the run ended, if the record belongs to this run and can be written."""
         if self._recording:
             with suppress(WriteFailed):
                 self._record.update(**facts)
 
     def _going_on(self, config: Config) -> Config:
-        """With `training.requeue`, a command that is run again goes on from what its run folder holds."""
+        """The configuration; with `training.requeue`, a repeated command resumes the checkpoint in its run folder."""
         last = self.run_dir / "checkpoints" / "last.ckpt"
         if config.training.requeue and config.resume is None and self._unfinished() and last.exists():
             return replace(config, resume=str(last))
         return config
 
     def _unfinished(self) -> bool:
-        """Whether the folder holds a run that has not come to its end."""
+        """Whether the folder holds a run that has not finished."""
         record = read_record(self.run_dir)
         return (self.run_dir / "record.json").exists() and (record or {}).get("status") != "finished"
 
     def _in_own_folder(self) -> bool:
-        """Whether this run goes on in the folder of the checkpoint, <folder>/checkpoints/last.ckpt."""
+        """Whether this run continues in the folder of its checkpoint, <folder>/checkpoints/last.ckpt."""
         resume = self.config.resume
         if resume is None:
-            # A job that was queued again before its first checkpoint begins anew where it was.
+            # A job that was queued again before its first checkpoint starts over in the same folder.
             return self.config.training.requeue and self._unfinished()
         return Path(resume).absolute().parent.parent.resolve() == self.run_dir.resolve()
 
@@ -391,7 +391,7 @@ class Session:
         if checkpoint["run"]["steps"] != steps:
             self._print(
                 f"Note: the run was planned for {checkpoint['run']['steps']} steps and is now for {steps}; a schedule "
-                f"without scheduler.total_steps is another one from here on."
+                f"without scheduler.total_steps differs from here on."
             )
 
     def _print(self, what: Any) -> None:

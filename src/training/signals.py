@@ -1,4 +1,4 @@
-"""Ctrl-C and the signals of a scheduler: when they stop a run, and with which exit status.
+"""Handle Ctrl-C and a scheduler's signals: when they stop a run, and with which exit status.
 
     SIGINT   Ctrl-C: saved, status 130; a second one stops at once
     SIGTERM  `kill`, a scheduler that ends or preempts a job: saved, status 143
@@ -6,10 +6,10 @@
     SIGUSR1  a scheduler's warning (`sbatch --signal=USR1@90`): saved, status 138; with training.requeue the job is
              queued again
 
-In fit and test a signal is only noted: raised at any line, it could come inside a `__del__`, where Python drops it, or
-leave a loader half made. The checkpoint callback finishes the optimizer step (with gradient accumulation, the group),
-saves and stops; before the first step and between the batches of a test it just stops. Everywhere else, where nothing
-would be lost, a signal stops the run at once.
+In fit and test a signal is only noted: an exception at an arbitrary line could fall inside a `__del__`, where Python
+drops it, or leave a loader half made. The checkpoint callback finishes the optimizer step (with gradient accumulation,
+the group), saves and stops; before the first step and between the batches of a test it just stops. Everywhere else,
+where nothing would be lost, a signal stops the run at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Stop(BaseException):
     """Raised inside a run by a signal. Not a KeyboardInterrupt, which lightning turns into exit status 1.
 
     Attributes:
-        signum: of the signal.
-        step: at which the run has been saved because of it; None when it has not.
+        signum: number of the signal.
+        step: optimizer step at which the run was saved because of it; None if it was not saved.
     """
 
     def __init__(self, signum: int, step: int | None = None):
@@ -38,7 +38,7 @@ class Stop(BaseException):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped by a signal; the message says how to go on, `status` is the exit status of a program."""
+    """A run was stopped by a signal; the message says how to resume, `status` is the exit status of a program."""
 
     def __init__(self, message: str, status: int = 128 + signal.SIGINT):
         super().__init__(message)
@@ -46,15 +46,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Signals:
-    """Context in which the signals of `HANDLED` raise `Stop`, at once or, while `deferring`, not before asked.
+    """Context in which the signals of `HANDLED` raise `Stop`, at once or, while `deferring`, where the run checks.
 
     Signals that the process ignores stay ignored (a shell's background job ignores Ctrl-C). Outside the main thread,
-    where Python cannot handle signals, it does nothing. A process that is forked inside does not inherit it: SIGTERM
-    ends that one, and the others are left to its parent.
+    where Python cannot handle signals, it does nothing. A process forked inside does not inherit it: SIGTERM ends that
+    process, and it ignores the other signals, which its parent handles.
 
     Attributes:
-        deferring: a signal is noted in `received` only; a second SIGINT raises `Stop` all the same.
-        saving: a noted signal is announced as one after which the run is saved.
+        deferring: only note a signal in `received`; a second SIGINT raises `Stop` all the same.
+        saving: announce a noted signal with a message that the run is being saved.
         received: the number of the first signal, or 0.
     """
 
@@ -68,7 +68,7 @@ class Signals:
             handlers = {signum: signal.getsignal(signum) for signum in HANDLED}
             self._before = {n: handler for n, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
             owners = (getattr(handler, "__self__", None) for handler in self._before.values())
-            # A `Stop` of the context around this one that was dropped, as Python does inside a `__del__`.
+            # Take over a signal of the surrounding context whose `Stop` Python dropped inside a `__del__`.
             self.received = next((owner.received for owner in owners if isinstance(owner, Signals)), 0)
             for signum in self._before:
                 signal.signal(signum, self._handle)
@@ -80,12 +80,12 @@ class Signals:
         self._before = {}
 
     def check(self) -> None:
-        """Stop now if a signal has come: one that was noted, or whose `Stop` got lost."""
+        """Raise `Stop` if a signal was received, including one whose `Stop` was lost."""
         if self.received:
             raise Stop(self.received)
 
     def pass_on(self) -> None:
-        """Outside the context: a signal that has stopped nothing in it, as it came too late, is for those around."""
+        """Outside the context: raise again a signal that came too late to stop anything inside it."""
         if self.received:
             signal.raise_signal(self.received)
 
@@ -96,7 +96,7 @@ class Signals:
             raise Stop(signum)
         if self._announce and self.saving and not again:
             more = "; Ctrl-C again stops at once" if signum == signal.SIGINT else ""
-            # Not print: the signal may have come inside one. The terminal may be gone.
+            # Not `print`, which the signal may have interrupted. The terminal may be gone.
             with suppress(OSError):
                 os.write(2, f"\n{name(signum)}: finishing the step and saving{more}.\n".encode())
 
@@ -105,7 +105,7 @@ _blocked = threading.local()
 
 
 def _before_fork() -> None:
-    # What reaches the child before it has handlers of its own would be forgotten there: Python clears it.
+    # Python would forget a signal that reaches the child before its own handlers are set.
     _blocked.before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
 
 
@@ -116,7 +116,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     for signum in HANDLED:
         if isinstance(getattr(signal.getsignal(signum), "__self__", None), Signals):
-            # A function, as a program that the child may start would inherit SIG_IGN.
+            # A function and not SIG_IGN, which programs started by the child would inherit.
             signal.signal(signum, signal.SIG_DFL if signum == signal.SIGTERM else _leave_to_parent)
     signal.pthread_sigmask(signal.SIG_SETMASK, _blocked.before)
 
@@ -129,11 +129,12 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, 
 
 
 def ended_by_parent(worker: int) -> None:
-    """A loader's `worker_init_fn`: of SIGTERM it heeds only its parent's.
+    """`worker_init_fn` of the loaders: the worker obeys a SIGTERM only from its parent.
 
-    A scheduler sends it to all processes of a job. Workers that died of it would take the run along before it is saved.
+    A scheduler sends SIGTERM to all processes of a job, and workers that died of it would end the run before it is
+    saved.
     """
-    # macOS does not tell who sent a signal.
+    # macOS does not report the sender of a signal.
     if hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -146,5 +147,5 @@ def _end_with(parent: int) -> None:
 
 
 def name(signum: int) -> str:
-    """What a user calls the signal."""
+    """Name of the signal for users."""
     return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name

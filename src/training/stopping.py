@@ -1,4 +1,4 @@
-"""What ends a fit before its steps are done, and what is averaged on the way."""
+"""Callbacks that end a fit before all its steps are done, and the average of the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .metric import Metric
 
 
 def stops(training: TrainingConfig, metric: Metric, console: Console | None) -> list[Callback]:
-    """The callbacks that a configuration asks for: ends of the fit, and the average of the weights."""
+    """The callbacks that a configuration asks for: limits of the fit, and the average of the weights."""
     found: list[Callback] = []
     if training.max_steps is not None:
         found.append(StepLimit(training.max_steps))
@@ -33,9 +33,9 @@ class Patience(callbacks.EarlyStopping):
     """Ends the fit after `patience` validations in a row without a better one, as lightning's EarlyStopping counts.
 
     Args:
-        patience, min_delta: those of now, also after a resume with others.
+        patience, min_delta: of the configuration; they also replace the values in a resumed checkpoint.
         metric: the main metric of the task.
-        console: to say it; None in all processes but the first.
+        console: for the message; None in all processes but the first.
     """
 
     def __init__(self, patience: int, min_delta: float, metric: Metric, console: Console | None):
@@ -64,22 +64,22 @@ class Patience(callbacks.EarlyStopping):
 
 
 class WeightAverage(callbacks.WeightAveraging):
-    """An exponential moving average of the weights: validated, tested, and the weights of the checkpoints.
+    """Exponential moving average of the weights, which is validated, tested and saved as the checkpoint's weights.
 
-    Lightning's callback, made safe for checkpoints that are written inside a validation, while the weights and their
-    average have changed places. The weights that training goes on from lie beside it in the checkpoint.
+    This is lightning's callback, made safe for checkpoints written inside a validation, while the weights and their
+    average are swapped. The checkpoint also holds the weights from which training continues.
 
     Args:
         decay: d of w <- d w + (1 - d) (weights of the step).
     """
 
     def __init__(self, decay: float):
-        # Linear interpolation leaves what does not change, a constant buffer say, as it is to the last bit.
+        # Linear interpolation keeps constant tensors, such as fixed buffers, exact to the last bit.
         super().__init__(multi_avg_fn=get_ema_multi_avg_fn(decay))
         self._swapped = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        # Where the model will be; it is moved there later.
+        # The model is moved to this device only later.
         self._device = trainer.strategy.root_device
         super().setup(trainer, pl_module, stage)
 
@@ -100,6 +100,6 @@ class WeightAverage(callbacks.WeightAveraging):
             checkpoint["state_dict"], checkpoint["current_model_state"] = average, own
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        # A test scores the average, which is the checkpoint's weights.
+        # A test scores the average, which the checkpoint holds as its weights.
         if trainer.state.fn == "fit":
             super().on_load_checkpoint(trainer, pl_module, checkpoint)

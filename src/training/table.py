@@ -1,4 +1,4 @@
-"""What a run prints: its settings and parameter groups before, its results after."""
+"""Tables that a run prints: its settings and parameter groups at the start, its results at the end."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..config import Config
 from .metric import Metric, recorded_metric
 from .record import seconds
 
-# Columns of the results that are not headed by their key, and what the scored targets of a task are.
+# Headings of columns that differ from their keys, and names of the scored targets of a task.
 _HEADINGS = {"majority": "majority class"}
 _TARGETS = {"tokens": "positions", "regression": "values"}
 
 
 def summary(config: Config, choices: Mapping[str, Any], overrides: Sequence[str], folder: Path) -> str:
-    """The settings of a run in about ten lines; all of them are in config.yaml."""
+    """The main settings of a run in about ten lines; config.yaml holds all."""
     optimizer, scheduler, trainer, training = config.optimizer, config.scheduler, config.trainer, config.training
     model = {key: value for key, value in config.model.items() if key != "layer"}
     warmup = {key: getattr(scheduler, key) for key in ("warmup_steps", "warmup_epochs", "warmup_fraction")}
@@ -42,13 +42,13 @@ def summary(config: Config, choices: Mapping[str, Any], overrides: Sequence[str]
 
 
 def _optimizer_name(config: Config, choices: Mapping[str, Any]) -> str:
-    """The optimizer, with the file that chose its groups: `nadam (s5-standard)`."""
+    """Name of the optimizer, with the configuration file that chose it: `nadam (s5-standard)`."""
     name, chosen = config.optimizer.name, choices.get("optimizer") or config.optimizer.name
     return name if chosen == name else f"{name} ({chosen})"
 
 
 def _options(node: Mapping[str, Any]) -> str:
-    """`s5: d_state=64, bidirectional=True`; what is not set is left out."""
+    """Options as `s5: d_state=64, bidirectional=True`; options that are not set are left out."""
     rest = ", ".join(f"{key}={value}" for key, value in node.items() if key != "name" and value is not None)
     return ": ".join(part for part in (node.get("name"), rest) if part)
 
@@ -71,7 +71,7 @@ def group_table(groups: list[Mapping[str, Any]]) -> Table:
 
 
 def result_table(facts: Mapping[str, Any]) -> Table:
-    """The final table, from the facts of the record: a row a split, then reference scores under the main metric."""
+    """The final table, from the facts of the record: a row per split, then reference scores in the main metric."""
     title = f"{facts['layer']} on {facts['dataset']} ({_standing(facts['data'])}), {facts['selected']}"
     table, metric = Table(title=title, title_justify="left"), recorded_metric(facts)
     keys = list(facts["metrics"]["test"])
@@ -97,9 +97,9 @@ def _cell(value: float, metric: Metric) -> str:
 
 
 def _standing(data: Mapping[str, Any]) -> str:
-    """Where the data came from, and whether the numbers may stand beside published ones."""
-    # A dataset of somebody else's that claims nothing is not the benchmark.
-    source = data.get("source", "source not told")
+    """The source of the data, and whether results compare with published ones."""
+    # A plug-in's dataset without the key "lra" is not the benchmark.
+    source = data.get("source", "source not given")
     return f"{source}, the LRA set" if data.get("lra", False) else f"{source}: not the LRA set"
 
 

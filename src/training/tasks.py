@@ -1,4 +1,4 @@
-"""The loss of a batch by task, and sums over batches of any size that make exact metrics."""
+"""The loss of a batch by task, and sums over batches of any size from which exact metrics follow."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..errors import UsageError, unknown
 from .losses import POINT_LOSSES, gaussian_nll, pinball, point_loss
 from .metric import ACCURACY, MSE, Metric
 
-# Scores of a split: metric -> value, with "loss" and "samples", the number of scored targets: sequences, positions of
-# tokens, or single values of regression.
+# Scores of a split: metric -> value, with "loss" and "samples". The latter is the number of scored targets: sequences,
+# positions of tokens, or single values of regression.
 Result = dict[str, float]
 
 
 class Task(ABC):
     """The loss and the metrics of one kind of target.
 
-    Every scored target weighs the same, whatever sample, batch or process it is in; missing ones weigh nothing.
+    Every scored target has the same weight, in any sample, batch or process; missing targets have none.
     """
 
     metric: Metric
@@ -42,12 +42,12 @@ class Task(ABC):
                 output, else float32.
             sums: float64 vector for a `Tally`; sums of batches add up.
         Raises:
-            UsageError: an output that does not fit the targets.
+            UsageError: the output does not fit the targets.
         """
 
     @abstractmethod
     def count(self, sums: Tensor) -> Tensor:
-        """How many targets were scored, on the device of `sums`."""
+        """Number of targets that were scored, on the device of `sums`."""
 
     @abstractmethod
     def main(self, sums: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Classification(Task):
             raise UsageError(
                 f"The model gave scores of shape {tuple(output.shape)} for targets of shape {tuple(targets.shape)}; a "
                 f"batch needs one row of class scores for each. A retrieval dataset needs a model built with "
-                f"task='retrieval', one of a class at every position task='tokens'."
+                f"task='retrieval', a dataset with a class at every position one built with task='tokens'."
             )
         logits, targets = _precise(output).flatten(0, -2), targets.flatten()
         summed = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
@@ -102,7 +102,7 @@ class Classification(Task):
         correct, loss, most = (_ratio(value, samples) for value in (correct, loss, max(classes)))
         found: Result = {"accuracy": correct, "majority": most, "loss": loss}
         if self._perplexity:
-            # Beyond exp(700) a float64 ends.
+            # A float64 overflows a little above exp(700).
             found["perplexity"] = math.exp(min(loss, 700.0))
         return found | {"samples": samples}
 
@@ -111,13 +111,13 @@ class Regression(Task):
     """Real targets (B, d_target) or (B, L, d_target); NaN is missing.
 
     Args:
-        d_target: values of a target.
-        output: "point", "gaussian" or "quantiles", as of the model.
-        loss: of a point: "mse" (also None), "mae" or "huber". The others have one loss: negative log-likelihood, and
-            pinball loss averaged over the levels.
-        quantiles: levels of output="quantiles"; with 0.5 among them, since the metrics are of the median.
+        d_target: number of values of a target.
+        output: "point", "gaussian" or "quantiles", as in the model.
+        loss: for output="point", "mse" (also None), "mae" or "huber". The other outputs have one loss each: negative
+            log-likelihood, and pinball loss averaged over the levels.
+        quantiles: levels for output="quantiles"; they must include 0.5, since the metrics are of the median.
     Raises:
-        UsageError: a loss that does not exist or does not go with the output, or no level 0.5.
+        UsageError: a loss that does not exist or does not fit the output, or no level 0.5.
     Sums: scored values, summed loss, squared and absolute errors; then of each channel its scored values, their sum and
     sum of squares.
     """
@@ -133,7 +133,7 @@ class Regression(Task):
         elif loss is not None:
             own = "the negative log-likelihood" if output == "gaussian" else "the pinball loss"
             raise UsageError(
-                f"training.loss={loss} is of model.output=point, and model.output={output} is fitted by {own}. Leave "
+                f"training.loss={loss} is for model.output=point, and model.output={output} is fitted by {own}. Leave "
                 f"training.loss out."
             )
         if output == "quantiles" and 0.5 not in (quantiles or ()):
@@ -155,7 +155,7 @@ class Regression(Task):
             )
         output = _precise(output)
         scored = ~targets.isnan()
-        # Both sides are filled before the loss, whose gradient at a NaN would be NaN even where it is not wanted.
+        # Fill both sides before the loss: its gradient at a NaN would be NaN even where the loss is masked.
         output = torch.where(scored[(..., *(None,) * len(last))], output, 1.0)
         targets = torch.where(scored, targets, 0.0).to(output.dtype)
         summed = torch.where(scored, self._losses(output, targets), 0.0).sum()
@@ -176,7 +176,7 @@ class Regression(Task):
         return torch.cat([torch.stack(whole), mask.sum(0), targets.sum(0), targets.square().sum(0)])
 
     def _point(self, output: Tensor) -> Tensor:
-        """The prediction that the metrics are of: the mean or the median."""
+        """The prediction for which metrics are computed: the point, the mean or the median."""
         if self._output == "point":
             return output
         return output[..., 0 if self._output == "gaussian" else self._levels.index(0.5)]
@@ -197,7 +197,7 @@ class Regression(Task):
         values, loss, squares, absolutes = sums[:4]
         counts, totals, seconds = (sums[4 + k * self._d_target : 4 + (k + 1) * self._d_target] for k in range(3))
         spread = sum(s - t * t / n for n, t, s in zip(counts, totals, seconds, strict=True) if n)
-        # What is left of a constant by rounding is no spread.
+        # Rounding errors of a constant do not count as spread.
         spread = spread if spread > 1e-12 * sum(seconds) else 0.0
         mse = _ratio(squares, values)
         found: Result = {
@@ -224,12 +224,12 @@ class Tally:
         self.sums = sums if self.sums is None else self.sums.to(sums.device) + sums
 
     def running(self) -> Tensor:
-        """The main metric of this process so far, left on its device (no waiting for a GPU)."""
+        """The main metric of this process so far, left on its device so that nothing waits for a GPU."""
         assert self.sums is not None, "add comes first"
         return self._task.main(self.sums)
 
     def result(self, reduce: bool = True) -> Result:
-        """The scores so far; with `reduce`, of all processes together (a collective call: every process makes it)."""
+        """The scores so far; with `reduce`, of all processes together (collective: every process must call it)."""
         if self.sums is None:
             raise RuntimeError("No batch was scored.")
         sums = self.sums.clone()
@@ -246,7 +246,7 @@ def build_task(facts: Any, output: str, quantiles: Sequence[float] | None, loss:
         output, quantiles: of the model.
         loss: `training.loss`.
     Raises:
-        UsageError: options that do not go together.
+        UsageError: an unknown task, or options that do not go together.
     """
     if facts.task not in TASKS:
         raise unknown("task", facts.task, TASKS)
@@ -274,7 +274,7 @@ def check_target(target: float | None, metric: Metric) -> None:
 
 
 def values_a_sample(data: Any) -> int:
-    """How many targets a sample without missing ones has at most."""
+    """Largest number of targets of a sample."""
     positions = data.l_max if data.task == "tokens" or data.per_position else 1
     return positions * (data.d_target or 1)
 

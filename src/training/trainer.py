@@ -1,4 +1,4 @@
-"""The lightning Trainer of a configuration."""
+"""Build the lightning Trainer of a configuration, and check its devices and steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..errors import UsageError
 
 
 def make_trainer(config: Config, run_dir: Path, callbacks: Sequence[Callback]) -> Trainer:
-    """A Trainer that logs, shards and checks nothing by itself; our loaders, callbacks and tests do."""
+    """A Trainer whose own logging, sharding and sanity checks are off; our loaders and callbacks do this."""
     options, training = config.trainer, config.training
     trainer = Trainer(
         accelerator=_accelerator(config),
@@ -42,17 +42,18 @@ def make_trainer(config: Config, run_dir: Path, callbacks: Sequence[Callback]) -
         use_distributed_sampler=False,
         enable_model_summary=False,
     )
-    # Lightning's handler of SIGTERM sends it round with a broadcast for which the other processes do not wait; ours
-    # agree at a step.
+    # Lightning's handler of SIGTERM broadcasts the signal, but the other processes do not wait for that broadcast; in
+    # our callback all processes agree on a step.
     trainer._signal_connector.register_signal_handlers = lambda: None
     return trainer
 
 
 def step_counts(config: Config, batches_per_epoch: int) -> tuple[int, int]:
-    """Optimizer steps of the whole run and of one epoch.
+    """Number of optimizer steps of the whole run and of one epoch.
 
     Args:
-        batches_per_epoch: of each process. The last step of an epoch accumulates those that are left.
+        config: of the run.
+        batches_per_epoch: of each process. The last step of an epoch accumulates the remaining batches.
     Raises:
         UsageError: more batches are to be accumulated than an epoch has.
     """
@@ -70,11 +71,11 @@ def step_counts(config: Config, batches_per_epoch: int) -> tuple[int, int]:
 
 
 def check_devices(config: Config) -> None:
-    """Refuse devices that this machine does not have, and other machines that nothing leads to.
+    """Refuse devices that this machine does not have, and several machines without a launcher.
 
     Raises:
-        UsageError: a GPU is asked for where there is none, or more than there are, far more processes than cores, or
-            several nodes outside a cluster.
+        UsageError: more GPUs are requested than exist, far more processes than cores, float16 on a CPU, or several
+            nodes outside a cluster.
     """
     devices = config.trainer.devices
     if config.trainer.num_nodes > 1 and not _in_cluster():
@@ -93,7 +94,7 @@ def check_devices(config: Config) -> None:
         if isinstance(devices, int) and devices > most:
             raise UsageError(
                 f"trainer.devices={devices} would start as many processes on {os.cpu_count()} core(s). "
-                f"Take at most {most}; one uses all cores already."
+                f"Take at most {most}; a single process already uses all cores."
             )
         return
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -107,7 +108,7 @@ def check_devices(config: Config) -> None:
 
 
 def _in_cluster() -> bool:
-    """Whether something tells this process its place among several machines."""
+    """Whether the environment gives this process its place among several machines."""
     detected = any(kind.detect() for kind in (SLURMEnvironment, TorchElasticEnvironment, LSFEnvironment))
     return detected or {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys() or "OMPI_COMM_WORLD_SIZE" in os.environ
 
@@ -115,5 +116,5 @@ def _in_cluster() -> bool:
 def _accelerator(config: Config) -> str:
     if config.trainer.accelerator != "auto":
         return config.trainer.accelerator
-    # Not lightning's "auto": on a Mac it would take MPS, which lacks float64 and much of complex64.
+    # Not lightning's "auto": on a Mac that takes MPS, which lacks float64 and much of complex64.
     return "gpu" if torch.cuda.is_available() else "cpu"

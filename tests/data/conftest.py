@@ -15,7 +15,7 @@ from damage_cases import LOADERS, make_listops
 @pytest.fixture
 def make_imdb():
     def make(folder: Path, n: int = 10) -> Path:
-        """n reviews of each class in each part; ids that sort otherwise as text than as numbers."""
+        """n reviews of each class in each part, whose ids sort differently as text and as numbers."""
         for part in ("train", "test"):
             for label, name in enumerate(("neg", "pos")):
                 (folder / part / name).mkdir(parents=True)
@@ -110,7 +110,7 @@ def make_speech():
 
 @pytest.fixture
 def make(make_aan, make_cifar, make_imdb, make_mnist, make_speech):
-    """Write a miniature copy of a loader's files below a folder; the path of its file."""
+    """Write a miniature copy of a loader's files below a folder and return the path of its file."""
     makers = {
         "listops": make_listops,
         "aan": make_aan,

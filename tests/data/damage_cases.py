@@ -24,7 +24,7 @@ def make_listops(folder: Path) -> Path:
     return folder
 
 
-# name -> dataset, its options for a miniature copy, one of its files.
+# name -> dataset, options for a miniature copy, one of its files.
 LOADERS = {
     "listops": (ListOps, {"n_train": 3, "n_val": 3, "n_test": 3, "source": "release"}, "basic_train.tsv"),
     "aan": (Aan, {"n_train": 12, "n_val": 6, "n_test": 6}, "new_aan_pairs.train.tsv"),
@@ -50,7 +50,7 @@ def make_mega(folder: Path) -> Path:
     return folder
 
 
-# Bytes that have broken readers: ends of range, digits without end, separators, opcodes of pickles.
+# Bytes that have broken readers: ends of ranges, long rows of digits, separators, opcodes of pickles.
 _WORDS = (
     *(b"\xff" * 4, b"\x00" * 8, b"\x7f\xff\xff\xff", b"\x80\x02]"),
     *(b"9" * 40, b"-1", b"1e999", b"\t", b"\r\n", b"(", b".."),
@@ -58,10 +58,10 @@ _WORDS = (
 
 
 def mutated(content: bytes, rng: np.random.Generator) -> bytes:
-    """A file with a few bytes flipped, cut out, put in, doubled, or without its end."""
+    """The content of a file with a few bytes flipped, removed, inserted or doubled, or without its end."""
     damaged = bytearray(content)
     for _ in range(int(rng.integers(1, 5))):
-        # Most files are decided by their beginnings.
+        # Readers decide on most files by their first bytes.
         reach = len(damaged) if rng.random() < 0.5 else min(len(damaged), 200)
         start = int(rng.integers(reach + 1))
         end = min(len(damaged), start + int(rng.integers(1, 40)))

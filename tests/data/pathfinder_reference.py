@@ -1,6 +1,6 @@
-"""The law of Pathfinder once more, in plain numpy floats over whole images: slow, and sharing no code with the product.
+"""A second implementation of the law of Pathfinder, in plain numpy floats over whole images: slow and independent.
 
-Every map is a full image, every dilation is done anew, masks are floats. Only `Parameters` is taken from the product.
+Every map is a full image, every dilation is recomputed, masks are floats. Only `Parameters` comes from the package.
 Directions are radians from +x (right) towards +y (down); coordinates are (y, x).
 """
 
@@ -62,7 +62,7 @@ def pasted(patch: np.ndarray, place, shape) -> np.ndarray:
 
 
 class Failed(Exception):
-    """The attempt, or the distractor, has failed."""
+    """An attempt at the target pair or at a distractor has failed."""
 
 
 class Reference:
@@ -156,7 +156,7 @@ class Reference:
         return centre, places, angles, np.array(weights)
 
     def extend(self, mask, pivot, angle, last):
-        """(start, pivot, angle, mask of the new dash, M); the mask of the dash before enters M now."""
+        """(start, pivot, angle, mask of the new dash, M); M now includes the mask of the dash before."""
         centre, places, angles, weights = self.candidates(mask, pivot, angle)
         if not len(places) or weights.sum() < 1e-4:
             raise Failed
@@ -184,7 +184,7 @@ class Reference:
         return np.maximum(mask, last[1]), curves
 
     def restarts(self) -> int:
-        """Failed attempts before the first that succeeds; `mask` and `curves` are then its result."""
+        """Number of failed attempts before the first success, whose result is in `mask` and `curves`."""
         failed = 0
         while True:
             try:
@@ -194,7 +194,7 @@ class Reference:
                 failed += 1
 
     def placed(self) -> int:
-        """Distractors that find a place beside the target curves."""
+        """Number of distractors that find a place beside the target curves."""
         mask, n = self.target_mask, 0
         for _ in range(self.setting.distractors):
             for _ in range(5):

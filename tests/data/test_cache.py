@@ -1,4 +1,4 @@
-"""The cache: built once, whole or not at all, and refused when anything about it is wrong."""
+"""The cache is built once, completely or not at all, and refused when any check fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two thousand damaged files: each is read or refused in words, in bounded time and memory."""
+"""Two thousand damaged files: each is read or refused with a clear message, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FEW = {"n_train": 3, "n_val": 3, "n_test": 3}
 
 
 def read_all(root: Path, kind: type, options: dict) -> None:
-    """Prepare, then a batch of each split and the facts."""
+    """Prepare the dataset, then read a batch of each split and the facts."""
     data = kind(root, **options)
     data.prepare()
     for split in ("train", "val", "test"):
@@ -78,7 +78,7 @@ def release(root: Path, name: str, as_array: bool) -> Path:
 
 
 PATHFINDER = {"source": "release", "n": 12}
-# name -> (number of cases, the file to damage, what reads it).
+# name -> (number of cases, the file to damage, its reader).
 KINDS: dict[str, tuple[int, Callable[[Path, Callable], Path], Callable[[Path, Path], object]]] = {
     **{
         name: (
@@ -147,7 +147,7 @@ def test_a_few_damaged_files(tmp_path, make, kind):
 
 
 def rotten(path: Path, content: bytes, rng: np.random.Generator) -> None:
-    """A file with other bytes in its header, of the same size and time."""
+    """A copy of the file with other bytes in its header, but with the same size and time."""
     stat = path.stat()
     path.write_bytes((mutated(content[:128], rng) + bytes(128))[:128] + content[128:])
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -180,7 +180,7 @@ def fuzz(root: Path, make: Callable, kind: str, n: int) -> None:
             read(root, path)
         except UsageError as error:
             assert 0 < len(str(error)) < 4000, case
-        # A hundred times what a case takes.
+        # A hundred times the usual time of a case.
         assert time.process_time() - begun < 30, case
         for made in ["room"] if kept else ["room", "cache"]:
             shutil.rmtree(root / made, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Batches gathered at once: the same numbers as sample by sample, whoever asks for them."""
+"""Batches gathered in one step equal batches made sample by sample, for every way to read them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scaled_sounds(data, samples):
     return ((data.cache.array("sounds")[samples] / 2.0**15 - mean) / (std + 1e-5))[..., None]
 
 
-# What a batch must hold, computed from the stored bytes in float64.
+# Expected content of a batch, computed from the stored bytes in float64.
 CASES = {
     "cifar": (cifar, {}, lambda data, s: (data.cache.array("pixels")[s] / 255 - 122.6 / 255) / (61 / 255)),
     "cifar-tokens": (cifar, {"tokenize": True}, lambda data, s: data.cache.array("pixels")[s][..., 0]),

@@ -1,4 +1,4 @@
-"""What users' files and disks do to a loader: everything is told in words, nothing of theirs is lost."""
+"""Faults of users' files and disks: every one gives a clear message, and no file of the user is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TREES = {"n_train": 5, "n_val": 2, "n_test": 2}
 
 @pytest.fixture
 def release(tmp_path):
-    """A miniature Pathfinder release; the folder of its images."""
+    """Write a miniature Pathfinder release and return the folder of its images."""
     return write_release(tmp_path, Generator(parameters(32)), "hard", N, 1)
 
 
@@ -141,7 +141,7 @@ def test_a_disk_that_is_full_in_the_middle_of_drawing(tmp_path, monkeypatch):
     monkeypatch.setattr(generate, "available_cores", lambda: 1)
     with monkeypatch.context() as full:
         full.setattr(generate, "_write", write_until_full)
-        with pytest.raises(UsageError, match="What was made so far is kept, and the next start goes on there"):
+        with pytest.raises(UsageError, match="What was made so far is kept, and the next start continues from it"):
             Pathfinder(tmp_path, n=N).prepare()
     assert not list(tmp_path.glob("cache/pathfinder/[!.]*"))
     (record,) = tmp_path.glob("cache/pathfinder/.*partial/shards.json")
@@ -214,7 +214,7 @@ def test_grey_values_that_are_none(tmp_path, line):
 def test_packed_digits_with_a_damaged_stream(tmp_path, make_mnist):
     path = make_mnist(tmp_path / "mnist", packed=True) / "train-images-idx3-ubyte.gz"
     content = path.read_bytes()
-    # A block of a kind that does not exist, right after the header.
+    # The first case has a block of an invalid kind right after the header.
     for damaged in (content[:10] + b"\xff" + content[11:], content[:-20], content + b"xxxx"):
         path.write_bytes(damaged)
         with pytest.raises(UsageError, match="is damaged .*copy or download it again"):

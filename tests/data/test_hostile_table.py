@@ -1,4 +1,4 @@
-"""Every loader against every kind of damage and every kind of nonsense: always told in words, in bounded time."""
+"""Every loader against every kind of damage and every invalid option: always a clear message, in bounded time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DAMAGES = {
     "a link to itself": lambda path: (path.unlink(), path.symlink_to(path)),
     "a long line": lambda path: path.write_bytes(b"9" * 1_000_000),
 }
-# A text is a text: these damages make another review, which nobody can tell from a true one.
+# These damages turn a review into another valid text, which no reader can recognise as damaged.
 HARMLESS = {("imdb", damage) for damage in ("a line", "zeros", "half", "a long line")} | {("sc list", "half")}
 
 
@@ -124,7 +124,7 @@ NONSENSE = [
 ]
 NOT_NUMBERS = ("data_dir", "source", "split", "permute", "difficulty", "parameters", "grayscale", "tokenize", "center")
 NOT_NUMBERS += ("process", "scaled")
-# Options of which 1.5 is a value.
+# Options that accept 1.5.
 REAL = ("gap", "noise", "margin", "val_share", "tail", "height", "speed", "exponent")
 
 

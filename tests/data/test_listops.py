@@ -26,7 +26,7 @@ def split_trees(trees) -> list[np.ndarray]:
 
 
 def parse(tokens: list[str], depth: int = 1):
-    """(value, length, depth, widest) by recursive descent, written apart from the compiled evaluation."""
+    """(value, length, depth, widest) by recursive descent, independent of the compiled evaluation."""
     token = tokens.pop(0)
     if not token.startswith("["):
         return int(token), 1, depth, 0
@@ -71,7 +71,7 @@ def test_raw_trees_follow_the_branching_law():
     assert sorted(trees.values) == list(range(10))
     trees = generate(3000, seed=0, max_depth=2, max_args=4, min_length=4, max_length=6)
     lengths = np.bincount(trees.lengths)[4:7]
-    # 2, 3, 4 arguments are equally likely; dedup holds back only the 400 trees that have two arguments.
+    # 2, 3, 4 arguments are equally likely; deduplication limits only those with two arguments, to 400 trees.
     assert lengths[0] <= 400 and lengths[1] / lengths[2] == pytest.approx(1.0, abs=0.15)
 
 

@@ -1,4 +1,4 @@
-"""The Pathfinder generator: statistics, geometry, labels, independence of how it is run."""
+"""The Pathfinder generator: statistics, geometry, labels, and images that do not depend on how it is run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_probe_can_find_a_leak():
 
 
 def dashes(setting, margin: int, curve: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(tail, head) of every dash of a curve, from the tail of the curve on."""
+    """(tail, head) of every dash of a curve, beginning at the tail of the curve."""
     angles = tables.angles(setting, margin)[curve[:, 0]]
     along = np.stack([np.sin(angles), np.cos(angles)], 1) * setting.paddle_length
     first = (curve[0, 1:], curve[0, 1:] + along[0])
@@ -111,7 +111,7 @@ def test_the_bright_discs_of_pathx_lie_where_the_geometry_says():
     y, x = np.ogrid[-2:3, -2:3]
     disc = y**2 + x**2 <= 4
     for k in range(60):
-        # Nothing but a disc holds a bright disc of radius 2.
+        # Only the discs of the image contain a bright disc of radius 2.
         places = np.argwhere(binary_opening(drawn.images[k] > 150, disc))
         distance = np.linalg.norm(places[:, None] - drawn.discs[k][None], axis=2)
         assert (distance.min(0) < 2).all()
@@ -151,11 +151,11 @@ def test_seeds_sizes_and_settings_give_other_images():
     sums.add(checksum(draw(32, 20, rounds="each_level").images))
     assert len(sums) == 6
     assert checksum(draw(128, 4, contrast="documented").images) != checksum(draw(128, 4).images)
-    # Streams are distinct, not the same labels in another size.
+    # Sizes have different random streams, so labels do not repeat between them.
     assert not np.array_equal(draw(32, 64).labels, draw(256, 64).labels)
 
 
-# Change LAW_VERSION together with these: caches drawn before are then recognised as other images.
+# Change LAW_VERSION together with these, so that older caches are recognised as other images.
 FIXED = {
     32: "a0ecca551554914af8ce25ccbdf7c7ed34fcb4d7b3f47463b48c1030c196846d",
     128: "0bc5fd90572eb37cc8692fae0f2eca394017a556009fe11a002651ff83d8ca0a",
@@ -170,7 +170,7 @@ def test_the_images_of_a_seed_never_change(size, n):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_widened_mask_is_the_mask_widened(size):
-    # The kernel never dilates: it keeps both maps from patches that were widened once.
+    # The kernel never dilates: it updates both maps from patches that were widened once.
     setting = parameters(size)
     generator = Generator(setting)
     maps, layout = tables.build(setting)

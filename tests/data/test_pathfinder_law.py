@@ -1,8 +1,8 @@
 """Statistics of generated images against those of the public generator, which was run, and of released images.
 
 The figures of the generator are means over 928 images at 32 px, 83 at 64 and 194 at 128 (97 for each margin); those of
-released images over 8 at 64 and 128 px each. A mean of ours agrees with one of theirs within three standard errors of
-the difference. Both errors come from the spread over our own images: the comparison is as sharp as their number allows.
+released images are means over 8 at 64 and 128 px each. Our means must agree with these within three standard errors of
+the difference. Both errors come from the spread over our own images and from the numbers of images.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def components(images: np.ndarray) -> np.ndarray:
 
 
 def largest(images: np.ndarray) -> np.ndarray:
-    """Pixels of the largest component above 100."""
+    """Number of pixels in the largest component brighter than 100."""
     return np.array([np.bincount(label(image > 100, EIGHT_CONNECTED)[0].ravel())[1:].max() for image in images])
 
 
@@ -63,7 +63,7 @@ STATISTICS = {
 }
 
 DOCUMENTED = {"contrast": "documented"}
-# Settings, and the figures of the original with half a unit of their last digit. The discs are means over y and x.
+# Settings, and the original's figures with half a unit of their last digit as error. Discs are means over y and x.
 FIGURES = [
     pytest.param(
         parameters(32),
@@ -112,7 +112,7 @@ FIGURES = [
         id="128-margin-3",
     ),
 ]  # fmt: skip
-# The released images, eight a size.
+# Figures of the released images, eight per size.
 RELEASED = [
     pytest.param(
         parameters(64),
@@ -181,7 +181,7 @@ def test_statistics_of_another_simulation_on_many_images(setting, figures):
 
 
 def test_the_comparison_can_fail():
-    # What the first law gave at 32 px.
+    # Figures of the first law at 32 px.
     with pytest.raises(AssertionError, match="restarts.*largest"):
         assert_agree(parameters(32), 600, {"restarts": (83, 0.5), "largest": (25.5, 0.05)}, 928)
     with pytest.raises(AssertionError, match="mean"):

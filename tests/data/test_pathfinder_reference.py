@@ -1,4 +1,4 @@
-"""The compiled generator against a slow second reading of the law in plain floats (pathfinder_reference.py)."""
+"""The compiled generator against a slow second implementation of the law in plain floats (pathfinder_reference.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def built(size: int):
 
 
 def alone(size: int):
-    """The setting without distractors: images that the target curves and discs determine."""
+    """The setting without distractors, so that the target curves and discs determine the image."""
     return replace(parameters(size), distractors=0)
 
 
@@ -73,7 +73,7 @@ def test_elements_of_first_dashes(size, margin):
 
 @pytest.mark.parametrize(("margin", "rows", "wide_rows"), [(2, (58, 62), (56, 64)), (3, (57, 63), (54, 66))])
 def test_rows_of_the_masks_of_a_dash_at_both_margins_of_pathx(margin, rows, wide_rows):
-    # From (60, 60) to (60, 65). Tables of several margins share a side; a mask padded on one side only would shift.
+    # A dash from (60, 60) to (60, 65). Tables of all margins have one side; a mask padded on one side would shift.
     setting, (maps, layout) = parameters(128), built(128)
     row, start = setting.paddle_margins.index(margin), (60 + layout.ring) * layout.stride + 60 + layout.ring
     for patches, (top, bottom) in ((maps.mask, rows), (maps.wide, wide_rows)):
@@ -81,7 +81,7 @@ def test_rows_of_the_masks_of_a_dash_at_both_margins_of_pathx(margin, rows, wide
         kernel._raise_to(canvas, patches[row, 180], start, layout.stride)
         y, x = np.nonzero(canvas[: layout.stride**2].reshape(layout.stride, -1) >= kernel.ONE)
         assert (y.min() - layout.ring, y.max() - layout.ring) == (top, bottom)
-        # As far before the tail as beyond the head.
+        # The mask reaches as far before the tail as beyond the head.
         assert 60 - (x.min() - layout.ring) == x.max() - layout.ring - 65
 
 
@@ -97,7 +97,7 @@ def test_rounding_up_has_no_guard(size, margin, lowest_y, lowest_x):
         for direction in (down, up):
             _, x = kernel._moved(20, place, maps.joint[row, direction])
             assert x == place + (1 if place <= lowest_x else 0)
-    # -180 degrees, which only a first dash has, falls short of the pixel instead and is rounded up to it.
+    # At -180 degrees, which only a first dash has, the move ends before the pixel and is rounded up to it.
     assert [kernel._moved(place, 20, maps.head[row, 0])[0] for place in range(size)] == list(range(size))
 
 
@@ -114,7 +114,7 @@ def test_images_of_two_curves_are_those_of_the_reference_pixel_for_pixel(size):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_step_of_the_curves_is_one_of_the_reference(size):
-    """Each dash is a candidate with some weight and collides with nothing, and the mask at the end is the same."""
+    """Each dash is a candidate with a positive weight and no collision, and the final masks are equal."""
     setting = alone(size)
     generator = Generator(setting, seed=8)
     maps, layout = tables.build(setting)
@@ -133,7 +133,7 @@ def test_every_step_of_the_curves_is_one_of_the_reference(size):
             canvas[: layout.stride**2].reshape(layout.stride, -1)[inside, inside] / kernel.ONE
             for canvas in (work.mask, work.wide)
         )
-        # Half a step of rounding, or one where it decides whether a place is free.
+        # The error is half a rounding step, or one step where it decides whether a place is free.
         assert np.abs(whole - mask).max() <= 1 / kernel.ONE
         assert np.array_equal(whole > kernel.BLOCKED / kernel.ONE, mask > 0.3)
         y, x = np.ogrid[-margin : margin + 1, -margin : margin + 1]
@@ -154,7 +154,7 @@ def replay(reference: Reference, curves) -> np.ndarray:
             assert opposite(angles[k]) == pytest.approx(drawn, abs=1e-12)
             assert weights[k] > -1e-9 and weights.sum() >= 1e-4
             new = reference.mask(start, drawn)
-            # Both sums are of rounded masks in the kernel.
+            # The kernel adds rounded masks in both sums.
             assert (mask + new).max() < 1.8 + 1 / kernel.ONE
             mask, last[curve] = np.maximum(mask, last[curve]), new
             state[curve] = centre, angles[k]
@@ -194,7 +194,7 @@ def test_restarts_and_distractors_are_those_of_the_reference(size, margin, n, ch
 
 
 def test_the_reference_refuses_what_the_law_refuses():
-    # The comparison above could not see a reference that never fails.
+    # The comparison above would not detect a reference that never fails.
     reference = Reference(parameters(32), 1, np.random.default_rng(2))
     with pytest.raises(Failed):
         reference.seed(np.ones(reference.shape), 1)

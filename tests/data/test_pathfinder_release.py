@@ -1,4 +1,4 @@
-"""Pathfinder in the layout of the release, what is wrong with real copies of it, and the command."""
+"""Pathfinder in the layout of the release, the faults of real copies, and the command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def generator() -> Generator:
 
 @pytest.fixture
 def make_release(generator, monkeypatch):
-    """Write the first images in the layout of the release, in groups of 10: 0 to 11, which text order mixes up."""
+    """Write the first images in the release's layout, in groups of 10: 0 to 11, whose order as text is different."""
     monkeypatch.setattr(writer, "GROUP", 10)
 
     def make(folder: Path, n: int = N) -> Path:
@@ -156,7 +156,7 @@ def test_nothing_of_the_users_is_written_over(tmp_path, generator, make_release)
     with pytest.raises(UsageError, match=r"another recipe: seed 0 \(wanted: 1\).*Name another folder"):
         writer.write_release(tmp_path / "a", Generator(generator.setting, 1), "hard", 10)
     (folder / "generator.json").unlink()
-    with pytest.raises(UsageError, match="holds files already"):
+    with pytest.raises(UsageError, match="already holds files"):
         make_release(tmp_path / "a", 10)
 
 

@@ -1,4 +1,4 @@
-"""The power-law tasks: what they ask, that nothing looks ahead, and that nothing beats what is called the optimum."""
+"""The power-law tasks: definition, no use of the future, and no estimate better than the reported optimum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fractal_ssm.registry import datasets
 
 TASKS = ("predict", "denoise", "smooth", "hurst", "recall", "transients", "warp")
 SMALL = {"n_train": 12, "n_val": 6, "n_test": 10, "length": 64}
-# Options without which a task does not fit so few steps.
+# Options that make a task fit a short sequence.
 NEEDED = {"recall": {"scales": 5, "queries": 16}}
 # Sequences of real numbers at every position, with processes and options that are not the defaults.
 FORECASTS = [
@@ -85,7 +85,7 @@ def test_every_option_changes_the_samples_and_the_checksum(task, options):
 
 @pytest.mark.parametrize("data", FORECASTS, ids=lambda data: f"{data.name}-{data._parameters()}")
 def test_the_optimum_on_the_test_split_is_the_expected_one(data):
-    """Within 4.5 standard errors over samples: the layers' distance to it is never negative but by chance."""
+    """Within 4.5 standard errors over samples, so a layer beats the optimum only by chance."""
     x, y = (array[:, :, 0] for array in arrays_of_test(data))
     reference = data.reference()
     errors = (np.stack([estimate_at(data, x, t) for t in range(x.shape[1])], axis=1) - y) ** 2
@@ -97,11 +97,11 @@ def test_the_optimum_on_the_test_split_is_the_expected_one(data):
         assert reference.get(name, 0.0) < reference["optimal, expected"]
 
 
-# The last is trained at another speed than it is tested at.
+# The last case is left out: it is trained at another speed than it is tested at.
 @pytest.mark.parametrize("data", FORECASTS[:-1], ids=lambda data: f"{data.name}-{data._parameters()}")
 def test_nothing_fitted_beats_the_optimum(data):
-    """A linear map of the positions that the task allows, fitted by least squares to 300 training samples, and to the
-    test split itself: the first is worse than the optimum, the second better, so the optimum is where it should be."""
+    """A linear map of the positions that the task allows, fitted by least squares to 300 training samples, is worse
+    than the optimum; fitted to the test split itself it is better. So the optimum lies in between, as it should."""
     position = data.l_max // 2
     seen = data.l_max if not data.causal else position + 1
     x, y = (array[:, :, 0] for array in arrays_of_test(data))
@@ -157,7 +157,7 @@ def test_speeds():
     untold = PowerlawWarp(None, length=64, speed=4.0, scaled=False)
     assert untold.dt_scale("test") == 1.0
     np.testing.assert_array_equal(untold.split("test")[0][0], quick.split("test")[0][0])
-    # Training is the same whatever the speed of the test.
+    # Training samples do not depend on the speed of the test.
     np.testing.assert_array_equal(quick.split("train")[0][0], slow.split("train")[0][0])
     for data in (quick, slow):
         y, x = (array[:, :, 0] for array in arrays_of_test(data))
@@ -204,7 +204,7 @@ def test_a_kernel_that_is_a_window_recalls_and_a_shifted_one_as_often_as_its_cor
     asked = y != IGNORED
     before = np.roll(x[:, :, 0], 1, axis=1)
     assert (((before > 0) == y)[asked]).mean() == 1.0
-    # Correlation 1 / sqrt(2) with the window: right in three of four.
+    # A correlation of 1 / sqrt(2) with the window answers three of four questions correctly.
     both = before + np.roll(x[:, :, 0], 2, axis=1)
     assert (((both > 0) == y)[asked]).mean() == pytest.approx(0.75, abs=0.02)
 

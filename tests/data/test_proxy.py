@@ -1,4 +1,4 @@
-"""The proxy tasks: what they ask, and that pieces of a sequence do not answer it."""
+"""The proxy tasks: their definition, and that pieces of a sequence do not give the answer."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_recall_needs_the_order_of_far_parts():
     data = ProxyRecall(None, n_train=400)
     samples, labels = zip(*(data.split("train")[index] for index in range(400)), strict=True)
     values, labels = np.stack(samples)[:, :, 0], np.array(labels)
-    # What windows of 256 steps say, in any order: sorted window sums have the same law in both classes.
+    # Windows of 256 steps in any order do not help: sorted window sums have the same law in both classes.
     windows = np.sort(values.reshape(400, 16, 256).sum(2), axis=1)
     direction = windows[:200][labels[:200] == 1].mean(0) - windows[:200][labels[:200] == 0].mean(0)
     scores = windows[200:] @ direction
     assert abs(((scores > np.median(scores)) == labels[200:]).mean() - 0.5) < 0.12
-    # A running sum, averaged over time, answers it.
+    # A running sum, averaged over time, gives the answer.
     memory = np.cumsum(values, axis=1).mean(1)
     assert ((memory > 0) == labels).mean() > 0.99
 
@@ -114,7 +114,7 @@ def test_what_the_distance_of_the_discs_tells(dashes, share):
 
 @pytest.mark.parametrize(("dashes", "share"), [(6, 0.75), (4, 0.90), (3, 0.91)])
 def test_what_the_places_of_the_discs_tell(dashes, share):
-    """The vote of 25 images with similar places; no disc is known to begin a curve, so the central one is first."""
+    """A vote of 25 images with similar places; which disc begins a curve is unknown, so the central one comes first."""
     drawn, known = Generator(ProxyPathfinder(None, contour_length=dashes).setting).draw(0, 55_000), 50_000
     discs = drawn.discs.astype(float)
     order = np.argsort(((discs - 15.2) ** 2).sum(2), axis=1)
@@ -145,7 +145,7 @@ def test_wrong_options(make, message):
 
 @pytest.fixture(scope="module")
 def matched():
-    """Pairs of Pathfinder images, the splits' discs found again by drawing the generator's images."""
+    """Pairs of Pathfinder images; drawing the generator's images again gives the places of their discs."""
     data = ProxyPathfinderMatched(None, n_train=400, n_val=20, n_test=80)
     with pytest.raises(UsageError, match="prepare"):
         data.split("train")
@@ -170,7 +170,7 @@ def test_both_images_of_a_pair_have_their_discs_on_the_same_pixels(matched):
 
 
 def test_the_places_of_the_discs_tell_half(matched):
-    """The vote of near places among other pairs, the same that is right on 91 % of the images that are not paired."""
+    """The vote of near places, which is right on 91 % of unpaired images, is right on half of the images in pairs."""
     chosen = _first_pairs(generator := Generator(matched.setting, 0), 3000)
     discs, labels = [], []
     for first in range(0, int(chosen.max()) + 1, 20_000):
@@ -180,7 +180,7 @@ def test_the_places_of_the_discs_tell_half(matched):
     order = np.argsort(discs[:, :, 0] * 32 + discs[:, :, 1], axis=1)
     places = np.take_along_axis(discs, order[:, :, None], axis=1).reshape(len(discs), 4)
     _, neighbours = KDTree(places[:5000]).query(places[5000:], k=25)
-    # A tie among equally near places may be broken in two ways: the guess has to be a function of the place.
+    # A tie among equally near places could be broken in two ways, but the guess must be a function of the place.
     guess = {tuple(place): labels[near].mean() > 0.5 for place, near in zip(places[5000:], neighbours, strict=True)}
     right = [guess[tuple(place)] == label for place, label in zip(places[5000:], labels[5000:], strict=True)]
     assert sum(right) == 500

@@ -1,4 +1,4 @@
-"""Crafted pickles and archives are refused, and what they wanted to do does not happen."""
+"""Crafted pickles and archives are refused, and their intended damage does not happen."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_pickles_that_grow_are_bounded(tmp_path, monkeypatch, bomb):
         assert str(tmp_path) in str(error) and "download" in str(error) and len(str(error)) < 500
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # Linear: hundreds of times what any of them takes, and far from what the bombs did to an unpickler.
+    # Bounds for linear cost: hundreds of times the usual cost, and far below that of the bombs in an unpickler.
     assert peak < 300 << 20 and time.process_time() - begun < 60
 
 
@@ -189,7 +189,7 @@ def test_a_batch_of_the_true_shape_is_read_at_once(tmp_path):
         (tmp_path / "p").write_bytes(content)
         begun = time.process_time()
         read = load_pickle(tmp_path / "p")
-        # About 0.3 s; the bound only has to tell linear from quadratic on any machine.
+        # It takes about 0.3 s; the bound must only separate linear from quadratic time on any machine.
         assert time.process_time() - begun < 10
         assert np.array_equal(read[b"data"], data) and read[b"labels"] == [3] * 10_000
 

@@ -1,4 +1,4 @@
-"""Series of installed packages: what is asked, which rows are scored, and that nothing is known of the future."""
+"""Series of installed packages: their targets, the rows that are scored, and no use of the future."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fractal_ssm.data.series.volatility import SP500, Nasdaq, Oil
 from fractal_ssm.data.series.windows import Series
 from fractal_ssm.errors import UsageError
 
-# Orders of the classical models in these tests: high ones take seconds each.
+# Orders of the classical models in these tests; high orders would take seconds each.
 QUICK = {Pulse: ((1, 0, 0), (2, 1, 1)), CarbonDioxide: ((1, 1, 1),), Sunspots: ((2, 0, 0),)}
-# Values that are read in the slow comparisons, fewer than there are.
+# Number of values that are read in the slow comparisons.
 FIRST = {SP500: 1400, Nasdaq: 1400, Oil: 1600, Sunspots: 309, Nile: 100, CarbonDioxide: 900, Pulse: 30_000}
 FORECASTS = tuple(FIRST)
 each = pytest.mark.parametrize("kind", FORECASTS, ids=lambda kind: kind.name)
 
 
 def built(kind: type[ForecastData], values: np.ndarray | None = None, **options) -> ForecastData:
-    """The dataset, prepared; with `values` in the place of those of the file."""
+    """The prepared dataset, with `values` in place of those of the file."""
     pytest.importorskip(kind.install)
     data = kind(None, **options)
     data.orders = QUICK.get(kind) or getattr(data, "orders", ())
@@ -63,14 +63,14 @@ def test_splits_follow_in_time_and_every_row_is_scored_once(kind):
         assert (sorted(set(seen)) if name == "train" else seen) == data.scored(name).tolist()
         with pytest.raises(IndexError):
             windows[len(windows)]
-    # The first target after a border is made of nothing that the last one before it is made of.
+    # The first target after a border shares no values with the last target before it.
     assert data.scored("val")[0] - data.scored("train")[-1] > data.context
     assert data.scored("test")[0] - data.scored("val")[-1] > data.context
 
 
 @each
 def test_targets_are_the_future_and_inputs_the_past(kind):
-    """By recomputing both from the packages' own readers."""
+    """Recompute both with the packages' own readers."""
     data = built(kind)
     series = data.series
     if kind in (SP500, Nasdaq, Oil):
@@ -135,7 +135,7 @@ def test_units_are_those_of_the_training_part(kind):
 
 
 def facts_until(data: ForecastData, rows: int) -> dict[str, np.ndarray]:
-    """All that may be known of the first rows: inputs, complete targets, units, classical forecasts."""
+    """Everything that depends on the first rows alone: inputs, complete targets, units, classical forecasts."""
     facts = {
         "inputs": data.inputs[:rows],
         "targets": data.targets[: rows - data.series.reach],
@@ -145,7 +145,7 @@ def facts_until(data: ForecastData, rows: int) -> dict[str, np.ndarray]:
 
 
 def with_future(values: np.ndarray, cut: int, how: str) -> np.ndarray:
-    """The same values before `cut`; from there on in another order, or others."""
+    """The same values before `cut`; from there on in another order, or replaced."""
     rng, changed = np.random.default_rng(0), values.copy()
     changed[cut:] = rng.permutation(changed[cut:]) if how == "shuffled" else rng.uniform(0.5, 2.0) * changed[cut:][::-1]
     assert not np.array_equal(changed, values, equal_nan=True)
@@ -177,7 +177,7 @@ def test_the_future_changes_nothing_before_it(kind, how, at):
 
 
 class Leaking(Nile):
-    """Peeks at the next year."""
+    """A dataset whose inputs include the next year's value."""
 
     def build(self, values):
         series = super().build(values)
@@ -185,14 +185,14 @@ class Leaking(Nile):
 
 
 class ScaledByAll(Nile):
-    """Divides by the standard deviation of all years."""
+    """A dataset that divides by the standard deviation of all years."""
 
     def build(self, values):
         return super().build(values / values.std())
 
 
 class FittedOnAll(Nile):
-    """Fits its models on all years."""
+    """A dataset whose classical models are fitted to all years."""
 
     n_train = property(lambda self: len(self.series.target))
 
@@ -210,7 +210,7 @@ def test_beats_of_a_made_up_pulse():
     clock = np.arange(int((times[-1] + 1) * RATE)) / RATE
     wave = np.zeros(len(clock))
     for time in times:
-        # Two humps a beat, the second lower and slower, as the reflected wave is.
+        # Each beat has two humps; the second, like the reflected wave, is lower and slower.
         wave += 100 * np.exp(-0.5 * ((clock - time) / 0.05) ** 2) + 35 * np.exp(
             -0.5 * ((clock - time - 0.28) / 0.07) ** 2
         )
@@ -223,7 +223,7 @@ def test_a_beat_that_was_missed_is_not_plausible():
     intervals = np.array([0.6, 0.62, 1.24, 0.6, 0.3, 0.31, 0.59, *[0.9] * 7, 0.85])
     kept = plausible(intervals)
     np.testing.assert_array_equal(kept[:7], [True, True, False, True, False, False, True])
-    # A lasting change is believed after five beats.
+    # A lasting change is accepted after five beats.
     np.testing.assert_array_equal(kept[7:], [False] * 5 + [True] * 3)
     assert plausible(np.array([])).shape == (0,)
 
@@ -296,7 +296,7 @@ def test_columns_are_found_by_name(tmp_path):
 
 
 def test_the_packages_are_only_looked_for():
-    """No import of a package, which would run its code and take seconds."""
+    """No package is imported, which would run its code and take seconds."""
     if find_spec("statsmodels") is None:
         pytest.skip("statsmodels is not installed")
     place = packages.package_file("x", "y", "nowhere_at_all/z", "statsmodels/datasets/nile/nile.csv")

@@ -1,4 +1,4 @@
-"""The classical models beside the layers: recomputed by hand, and the archive's own baseline."""
+"""The classical reference models, recomputed by hand, and the archive's own baseline."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ HEAD = "# words\n@problemName Leaves\n@classLabel true a b\n@data\n"
 
 
 def write_archive(folder, train: str, test: str = "1,2,3:a\n"):
-    """Files of a set with two classes; the dataset that reads them."""
+    """Write the files of a set with two classes and return the dataset that reads them."""
     files = [folder / "TRAIN.ts", folder / "TEST.ts"]
     for path, text in zip(files, (train, test), strict=True):
         path.write_text(HEAD + text)

@@ -67,7 +67,7 @@ def test_the_page_of_a_newcomer(tmp_path, make_imdb):
     page = as_page(tmp_path / "later", status(tmp_path / "later"))
     assert "a folder that does not exist yet" in page and "Where files may lie" in page
     assert max(map(len, page.splitlines())) <= 130
-    # Nothing that is the same for all tasks is said for each.
+    # Advice that is the same for all tasks is printed once.
     assert page.count("raw_datasets/") == 1
     make_imdb(tmp_path / "aclImdb")
     page = as_page(tmp_path, entries_of(tmp_path, "imdb"))
@@ -119,8 +119,8 @@ def test_command_listops(tmp_path, capsys):
     assert [len(list(read_tsv(out / f"basic_{split}.tsv"))) for split in ("train", "val", "test")] == [48, 1, 1]
     assert sorted(path.name for path in out.iterdir()) == ["basic_test.tsv", "basic_train.tsv", "basic_val.tsv"]
     assert main(arguments) == 2
-    assert "nothing is written over" in capsys.readouterr().err
-    # What was written is what the dataset draws with the same options, and it is found as a release.
+    assert "nothing is overwritten" in capsys.readouterr().err
+    # The files equal what the dataset draws with the same options, and they are found as a release.
     counts, recipe = {"n_train": 48, "n_val": 1, "n_test": 1}, {"max_depth": 4, "min_length": 5, "max_length": 30}
     written = ListOps(tmp_path, source="release", **counts)
     drawn = ListOps(tmp_path, source="generated", **counts, **recipe)

@@ -44,7 +44,7 @@ def test_imdb_samples(tmp_path, make_imdb):
     data = Imdb(tmp_path, min_freq=1, select_on_test=True, **ALL)
     data.prepare()
     train = data.split("train")
-    # Classes in turn, each by its integer id: 2 comes before 10.
+    # Classes alternate, each in the order of its integer ids: 2 comes before 10.
     assert [label for _, label in (train[i] for i in range(4))] == [0, 1, 0, 1]
     assert text_of(data, train[4][0]) == "train neg review 2 ababab caf\u00e9<br /><eos>"
     assert data.n_tokens == len(data.cache.facts["vocabulary"])
@@ -167,10 +167,10 @@ def test_aan_layouts_and_samples(tmp_path, make_aan, place):
     data.prepare()
     assert data.describe()["counts"] == {"train": 12, "val": 6, "test": 6}
     (first, second), label = data.split("train")[3]
-    # Quotes mean nothing, and the label is written as a float.
+    # Quotes have no special meaning, and the label is written as a float.
     assert text_of(data, first) == 'first "3 xxx<eos>' and text_of(data, second) == f"second train {'y' * 17}<eos>"
     assert label == 1 and data.split("val")[0][1] == 0
-    # Letters that the training documents lack are unknown.
+    # Letters that the training documents lack become `<unk>`.
     assert text_of(data, data.split("val")[0][0][1]).startswith("second e<unk>a<unk> yyy")
 
 
@@ -265,7 +265,7 @@ def test_pairs_have_a_topic_in_common_exactly_when_the_label_says_so():
     assert labels.sum() == 60
     shared = [_topic(first) == _topic(second) for first, second in pairs]
     assert (shared == labels).mean() > 0.95
-    # One text alone tells nothing: every topic has both labels.
+    # One text alone says nothing about the label: every topic has both labels.
     for place in (0, 1):
         topics = [_topic(pair[place]) for pair in pairs]
         assert set(topics) == set(range(8))

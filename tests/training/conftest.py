@@ -20,7 +20,7 @@ def toy_config(monkeypatch):
 
 @pytest.fixture
 def keep_signals():
-    """Lightning ignores SIGINT for the rest of the process once it has seen one."""
+    """Restore the handlers: lightning ignores SIGINT for the rest of the process once it has seen one."""
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
@@ -28,7 +28,7 @@ def keep_signals():
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """(options) -> the folder of a run that nothing stops."""
+    """(options) -> the folder of an uninterrupted run."""
     folders: dict[tuple, Path] = {}
 
     def straight(*options: str) -> Path:

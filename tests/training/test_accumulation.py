@@ -104,7 +104,7 @@ def test_equal_to_one_large_batch(toy_config, tmp_path, case, kind, clip):
 
 
 class UnitGradient(Classification):
-    """The loss of every sample is the output w, so that the gradient of every mean is 1."""
+    """A task in which the loss of every sample is the output w, so that the gradient of every mean is 1."""
 
     def score(self, output, targets):
         sums = torch.zeros(6, dtype=torch.float64)
@@ -194,7 +194,7 @@ def test_weights_of_a_full_batch_are_exactly_one():
 
 
 def test_a_time_limit_ends_with_a_group(toy_config, tmp_path, monkeypatch):
-    """8 batches an epoch in groups of 3, 3 and 2; the time is over in the 4th, and after a resume in the 7th batch."""
+    """8 batches an epoch in groups of 3, 3 and 2; the time ends in the 4th batch, and after a resume in the 7th."""
     options = ("model.dropout=0.2", "training.max_epochs=2", "trainer.accumulate_grad_batches=3")
     original = Classifier.training_step
 

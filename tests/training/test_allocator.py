@@ -1,4 +1,4 @@
-"""Freed memory is kept for the next step, unless the user has a say of their own."""
+"""Freed memory is kept for the next step, unless the user has set the allocator."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-# Each in a process of its own, for it lasts as long as the process. Prints page faults per turn.
+# Each test runs it in its own process, since the setting lasts as long as the process. Prints page faults per turn.
 CODE = """
 import resource
 from fractal_ssm.training.allocator import keep_freed_memory

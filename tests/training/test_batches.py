@@ -1,4 +1,4 @@
-"""Which samples a batch holds: a function of seed and epoch, for any number of processes and workers."""
+"""The samples of a batch depend only on the seed and the epoch, for any number of processes and workers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_bucketing_saves_padding_and_stays_random():
 
     bucketed = TrainBatches(4000, 16, 0, lengths)
     assert padding(epoch(bucketed, 0)) < 0.1 < padding(epoch(TrainBatches(4000, 16, 0), 0))
-    # Long and short batches come mixed, and company changes between epochs.
+    # Long and short batches come mixed, and batches hold other samples in each epoch.
     means = [lengths[batch].mean() for batch in epoch(bucketed, 0)]
     assert abs(np.corrcoef(means, range(len(means)))[0, 1]) < 0.2
     assert {frozenset(batch) for batch in epoch(bucketed, 0)}.isdisjoint(map(frozenset, epoch(bucketed, 1)))

@@ -1,4 +1,4 @@
-"""Full disks and damaged files: a good checkpoint is never blocked, and what cannot be used is told in words."""
+"""Full disks and damaged files: a good checkpoint can always be resumed, and unusable files give a clear message."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_damaged_record_blocks_nothing(toy_config, copy, capsys, content):
         path.write_text(content)
     facts = again(toy_config, copy)
     assert facts["status"] == "finished" and facts["earlier"] == []
-    assert "record.json is missing or damaged; the parts before are not in it." in capsys.readouterr().out
+    assert "record.json is missing or damaged; the earlier parts are not in it." in capsys.readouterr().out
 
 
 def test_a_record_of_odd_types(tmp_path):
@@ -104,7 +104,7 @@ def test_metrics_that_are_gone_or_empty(toy_config, copy):
 
 
 def test_only_rows_of_the_checkpoint_stay(tmp_path):
-    """Rows of a validation that its checkpoint knows nothing of: the process was killed between the two."""
+    """Rows of a validation after the checkpoint are dropped: the process was killed between the two."""
     metrics = Metrics(tmp_path / "metrics.csv")
     for split in ("step", "train", "val"):
         metrics.add(epoch=0, step=8, seconds=0.0, split=split, loss=1.0, accuracy=0.5, lr=0.1)
@@ -118,7 +118,7 @@ def damage(path: Path, how: str) -> None:
     half = len(content) // 2
     if how == "flipped":
         part = max(zipfile.ZipFile(path).infolist(), key=lambda part: part.file_size)
-        # Its last byte: the next part, or the list of parts, begins behind it.
+        # The last byte of the part; the next part, or the list of parts, begins after it.
         place = content.index(b"PK", part.header_offset + part.file_size) - 50
         path.write_bytes(content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :])
     elif how == "truncated":
@@ -169,7 +169,7 @@ def damage(path: Path, how: str) -> None:
         ("optimizer", "cannot be restored"),
         ("no moments", "optimizer_states holds 0 states, 1 is needed"),
         ("no schedule", "lr_schedulers holds 0 states, 1 is needed"),
-        # Not left to torch: its fused kernel reads and writes beyond a tensor that is too small.
+        # Checked before torch: its fused kernel reads and writes beyond a tensor that is too small.
         ("exp_avg", "are missing or of another shape"),
         ("exp_avg_sq", "are missing or of another shape"),
         ("step", "are missing or of another shape"),
@@ -193,7 +193,7 @@ def test_a_damaged_checkpoint_beside_a_good_one(toy_config, copy, how, words):
 
 
 def test_any_flipped_byte_is_found_or_harmless(finished, tmp_path):
-    """200 single bytes: refused in words, or, in the padding of the archive, equal content."""
+    """200 single bytes: refused with a message or, in the padding of the archive, without effect on the content."""
     content = (finished / "checkpoints" / "best.ckpt").read_bytes()
     good = load_checkpoint(finished / "checkpoints" / "best.ckpt")
     path, draw = tmp_path / "x.ckpt", random.Random(0)
@@ -227,7 +227,7 @@ def test_a_disk_too_full_for_the_record(toy_config, tmp_path, monkeypatch):
     ],
 )
 def test_a_full_disk_is_told_in_words(toy_config, tmp_path, monkeypatch, number, name):
-    """From step 9 on: what was kept is step 8, and the record says how it ended."""
+    """The disk is full from step 9 on: step 8 is kept, and the record says how the run ended."""
     from fractal_ssm import files
     from fractal_ssm.training.checkpoints import AtomicCheckpointIO
 
@@ -248,7 +248,7 @@ def test_a_full_disk_is_told_in_words(toy_config, tmp_path, monkeypatch, number,
 
     monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", save)
     monkeypatch.setattr(record, "append_text", append)
-    # The same accuracy at every validation would leave best.ckpt alone.
+    # With the same accuracy at every validation, best.ckpt would not be written again.
     monkeypatch.setattr("fractal_ssm.training.checkpoints.BestCheckpoint.check_monitor_top_k", lambda *_: True)
     config = toy_config(*OPTIONS, "trainer.log_every_n_steps=1")
     with pytest.raises(RunFailed) as caught:

@@ -64,7 +64,7 @@ def evaluate(model: nn.Module, rank: int, world: int, batch_size: int) -> Tally:
     return tally
 
 
-# Samples of the batches that the two processes accumulate for one step; the first sample of process 1 is not counted.
+# Samples of the batches that two processes accumulate for one step; the first sample of process 1 is not scored.
 SHARES = (([0, 1, 2, 3, 4], [5, 6]), ([7, 8, 9], [10, 11, 12, 13, 14, 15]))
 
 
@@ -74,7 +74,7 @@ def share(samples: ToySamples, indices: list[int]) -> Batch:
 
 
 class RealSamples(ToySamples):
-    """Three values a position, many of them missing, and a whole sample of none."""
+    """Three values a position, many of them missing, and one sample in which all are missing."""
 
     def __getitem__(self, index: int):
         x, y = super().__getitem__(index)
@@ -101,7 +101,7 @@ def evaluate_real(model: nn.Module, rank: int, world: int, batch_size: int) -> T
 
 
 def accumulate(name: str, rank: int, real: bool = False) -> dict[str, torch.Tensor]:
-    """Gradients of a step over this process's two batches, exchanged with the second, as lightning does it."""
+    """Gradients of a step over this process's two batches, reduced over processes at the second, as in lightning."""
     task = REAL if real else TASK
     model, mean = DistributedDataParallel(Model(name, pooled=not real).double()), SampleMean(4)
     assert [len(group["params"]) for group in parameter_groups(model, OptimizerConfig())] == [
@@ -123,9 +123,9 @@ def accumulate(name: str, rank: int, real: bool = False) -> dict[str, torch.Tens
 
 def worker(rank: int, names: list[str], folder: str) -> None:
     torch.set_num_threads(1)
-    # As in a process of its own: here warnings are errors.
+    # As in an ordinary process; in the tests warnings are errors.
     warnings.simplefilter("default")
-    # A file to meet at: a port that was free a moment ago may be somebody else's now.
+    # Processes meet at a file: a port that was free a moment ago may be taken by now.
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timedelta(seconds=120)
     )
@@ -145,15 +145,15 @@ def worker(rank: int, names: list[str], folder: str) -> None:
         torch.save(
             found_real | {"accumulated": accumulated, "gradients": found, "results": accuracies}, f"{folder}/found.pt"
         )
-    # Taking gloo's threads down hung now and then, after all work was done (seen in torch 2.13); the process is not
-    # needed any more.
+    # Ending gloo's threads sometimes hung after all work was done (seen in torch 2.13); the process is not needed any
+    # more.
     os._exit(0)
 
 
 @pytest.mark.parametrize("which", ["s5", pytest.param("all", marks=pytest.mark.slow)])
 def test_two_processes(tmp_path, built_in_layers, which):
     names = built_in_layers if which == "all" else [which]
-    # Forks, which need not import torch again.
+    # Forked processes need not import torch again.
     mp.start_processes(worker, args=(names, str(tmp_path)), nprocs=2, start_method="fork")
     found = torch.load(tmp_path / "found.pt", weights_only=True)
 

@@ -1,4 +1,4 @@
-"""Whole runs of two processes over gloo: for every layer the run of one process with batches twice as large."""
+"""Whole runs of two processes over gloo equal, for every layer, the run of one process with batches twice as large."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def test_two_processes_train_as_one(tmp_path, layer):
     two = train(tmp_path / "two", f"model={layer}", *TWO)
     assert one.keys() == two.keys()
     for key, value in one.items():
-        # AdamW divides by the root of squares: rounding of a gradient near zero moves a weight by a part of lr.
+        # AdamW divides by the root of squares, so rounding of a gradient near zero moves a weight by a share of lr.
         torch.testing.assert_close(two[key], value, rtol=1e-3, atol=1e-4, msg=lambda text, key=key: f"{key}: {text}")

@@ -68,12 +68,12 @@ def test_bad_gradient_is_named_before_the_update():
 
 
 def test_a_run_stops_within_the_step_and_says_so_in_its_record(toy_config, tmp_path):
-    # The layer breaks in its tenth training call; two layers, eight steps an epoch.
+    # The layer fails in its tenth training call; there are two layers and eight steps an epoch.
     with pytest.raises(NotFinite, match=r"at step 9.*layer \(ToyDecay\)"):
         run(toy_config("model.layer.break_at=9", "training.max_epochs=2"), tmp_path)
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["status"] == "failed" and record["error"].startswith("NotFinite: The loss is nan at step 9")
-    # The checkpoint is that of the epoch before.
+    # The checkpoint is from the epoch before.
     stored = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
     assert stored["global_step"] == 8 and all(torch.isfinite(value).all() for value in stored["state_dict"].values())
 

@@ -1,4 +1,4 @@
-"""Processes that are killed and stopped at random moments, as a user or a scheduler meets them."""
+"""Processes that are killed or stopped at random moments, as by a user or a scheduler."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONG = ("model.dropout=0.2", "training.max_epochs=60", "trainer.log_every_n_step
 
 
 def start(cwd: Path, *arguments: str, **variables: str) -> subprocess.Popen:
-    """A process that was started with a command, as lightning needs it to start others."""
+    """A process started with a command line, which lightning needs to start further processes."""
     path = os.pathsep.join((str(FOLDER), str(ROOT)))
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | variables
     return subprocess.Popen(
@@ -98,7 +98,7 @@ def finish(process: subprocess.Popen | Fork, status: int = 0) -> str:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_random_signals_resume_to_the_last_bit(tmp_path, workers):
-    """Ten in one run, in any part of it; every part goes on from exactly the step where the last one stopped."""
+    """Ten signals at any point of one run; every part continues from exactly the step where the last one stopped."""
     common = (*LONG, "training.max_epochs=120", "trainer.accumulate_grad_batches=3")
     finish(Fork(tmp_path, *common, "hydra.run.dir=whole"))
     options = (*common, "hydra.run.dir=cut", f"training.num_workers={workers}")
@@ -109,7 +109,7 @@ def test_random_signals_resume_to_the_last_bit(tmp_path, workers):
         before = rows.stat().st_mtime_ns if rows.exists() else 0
         while (not rows.exists() or rows.stat().st_mtime_ns == before) and process.poll() is None:
             time.sleep(0.02)
-        # A resumed run writes its rows again as it is built; then, in every second part, some steps are taken.
+        # A resumed run writes its rows again while it is built; every second part then also makes some steps.
         size = rows.stat().st_size
         while part % 2 and rows.stat().st_size < size + 800 and process.poll() is None:
             time.sleep(0.02)
@@ -118,7 +118,7 @@ def test_random_signals_resume_to_the_last_bit(tmp_path, workers):
             break
         process.send_signal(draw.choice(HANDLED))
         errors = process.communicate(timeout=200)[1]
-        # 0 would be a signal that got lost.
+        # A status of 0 would mean a lost signal.
         assert process.returncode in [128 + number for number in HANDLED], errors
         steps.append(load_checkpoint(last)["global_step"])
         assert f"at step {steps[-1]}." in errors or f"from step {steps[-1]}." in errors
@@ -145,7 +145,7 @@ def other_disk(tmp_path):
 
 @contextmanager
 def dying_in_a_write(monkeypatch: pytest.MonkeyPatch, share: float) -> Iterator[None]:
-    """A fork that is made inside is killed when this share of its second checkpoint is written."""
+    """Context in which a forked process is killed when this share of its second checkpoint is written."""
     original, saves = torch.save, itertools.count()
 
     def save(content, file) -> None:
@@ -166,9 +166,9 @@ def dying_in_a_write(monkeypatch: pytest.MonkeyPatch, share: float) -> Iterator[
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_twenty_kills_with_tmpdir_elsewhere(tmp_path, monkeypatch, other_disk):
-    """kill -9 while last.ckpt, of many MB, is written at every step: always whole, and good to the last bit.
+    """kill -9 while last.ckpt, of many MB, is written at every step: the file is always whole and correct to the bit.
 
-    Every second one comes inside a write, the others at random.
+    Every second kill falls inside a write, the others at random moments.
     """
     options = (*LONG, "model.d_model=512", "training.max_epochs=16", "training.checkpoint_minutes=0")
     finish(Fork(tmp_path, *options, "hydra.run.dir=whole", TMPDIR=str(other_disk)))
@@ -201,7 +201,7 @@ def test_twenty_kills_with_tmpdir_elsewhere(tmp_path, monkeypatch, other_disk):
 
 @pytest.mark.slow
 def test_a_full_disk(tmp_path, other_disk):
-    """The disk of the run fills up: status 1, words, the last good checkpoint, and later it goes on."""
+    """The disk of the run fills up: status 1, a clear message, the last good checkpoint, and a later resume."""
     # Room for the first steps' files only.
     process = Fork(tmp_path, *LONG, f"hydra.run.dir={other_disk}/run", "training.checkpoint_minutes=0")
     last = other_disk / "run" / "checkpoints" / "last.ckpt"

@@ -1,4 +1,4 @@
-"""Two processes do not write one run folder at once; a process that is gone does not hold it."""
+"""Two processes never write one run folder at once; a process that has ended does not hold the lock."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_child_forked_meanwhile_does_not_keep_the_lock(tmp_path):
 
 
 def test_a_run_that_is_going_on_is_not_resumed(toy_config, tmp_path, monkeypatch):
-    """Whoever resumes it while it trains is refused, and its record stays; afterwards the folder is free."""
+    """Resuming a run that still trains is refused, and its record stays; afterwards the folder is free."""
     options = ("training.max_epochs=1",)
     refused = []
 

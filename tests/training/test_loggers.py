@@ -1,4 +1,4 @@
-"""Loggers beside metrics.csv: told the same rows, offline; mistakes in words; a service that dies ends no run."""
+"""Loggers get the same rows as metrics.csv, offline; mistakes give a clear message; a failing service ends no run."""
 
 from __future__ import annotations
 

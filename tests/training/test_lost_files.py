@@ -1,4 +1,4 @@
-"""What somebody else removes or breaks while a run goes on, or before it is resumed."""
+"""Files that are removed or damaged while a run goes on, or before it is resumed."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_rows_that_are_removed_are_written_again(toy_config, tmp_path, monkeypat
 
 
 def test_a_best_checkpoint_that_is_lost(toy_config, tmp_path, capsys):
-    """With a validation left the best is looked for anew; without, the last checkpoint is scored; both are said."""
+    """If a validation is left, the search starts again; if not, the last checkpoint is scored. Both print a note."""
     run(toy_config(*OPTIONS), tmp_path)
     best, last = (tmp_path / "checkpoints" / name for name in ("best.ckpt", "last.ckpt"))
 
     def resumed(*options: str) -> dict:
         facts = run(toy_config(*OPTIONS, *options, f"resume={last}"), tmp_path)
-        assert "best.ckpt is missing or damaged; the best is looked for from here on." in capsys.readouterr().out
+        assert "best.ckpt is missing or damaged; the search for the best starts again." in capsys.readouterr().out
         assert facts["metrics"]["test"]["samples"] == 21
         return facts
 
@@ -92,7 +92,7 @@ def test_a_best_checkpoint_removed_before_the_test(toy_config, tmp_path, monkeyp
 
 
 class Gone:
-    """A standard output that refuses."""
+    """A standard output that refuses to be written."""
 
     encoding = "utf-8"
 

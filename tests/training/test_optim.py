@@ -1,4 +1,4 @@
-"""Who is trained at which rate, against the published tables of S4 and S5."""
+"""Learning rate and weight decay of each parameter, compared with the published tables of S4 and S5."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAST, SLOW = (LR, DECAY), (SSM_LR, 0.0)
 
 
 class Roles(nn.Module):
-    """One parameter a role, as a layer would declare them."""
+    """One parameter per role, as a layer would declare them."""
 
     def __init__(self):
         super().__init__()
@@ -105,7 +105,7 @@ def test_description_counts_parameters():
 
 
 def test_fused_equals_plain_and_goes_on_from_its_state():
-    """Published rates; the state of one is that of the other, so that runs begun before are resumed."""
+    """At published rates; both forms have the same state, so that older runs can be resumed."""
 
     def train(fused, steps, state=None):
         torch.manual_seed(0)
@@ -131,7 +131,7 @@ def test_fused_equals_plain_and_goes_on_from_its_state():
 
 
 class Tidy(nn.Module):
-    """Parts of other people's models: norms of several makers, biases of several names, tied and parametrised ones."""
+    """Parts of other packages' models: norms and biases of several names, tied and parametrised parameters."""
 
     class LlamaRMSNorm(nn.Module):
         def __init__(self):
@@ -218,7 +218,7 @@ def test_wrappers_change_nothing(recipe, wrapper):
 
 
 class Foreign(nn.Module):
-    """A model of somebody's: a layer of ours, one of theirs that carries marks, ordinary modules."""
+    """A user's model: a layer of this package, a foreign layer that carries marks, and ordinary modules."""
 
     def __init__(self):
         super().__init__()

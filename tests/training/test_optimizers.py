@@ -1,4 +1,4 @@
-"""Every optimizer of torch by its name: groups kept, state exact, mistakes in words."""
+"""Every optimizer of torch by its name: groups are kept, the state is exact, mistakes give a clear message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plug-in dataset or layer gets wrong is told in words, before or in the step that would trip over it."""
+"""Faults of a plug-in dataset or layer give a clear message, before or in the step that would fail on them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_prepared_dataset(changes, words):
 
 
 def samples(x=None, y=None, at: int = 0, n: int = 12) -> ToySamples:
-    """Toy samples, of which number `at` is changed."""
+    """Toy samples in which sample `at` is changed."""
     made = ToySamples(n, 0)
     made.x[at] = made.x[at] if x is None else x
     made.y[at] = made.y[at] if y is None else y
@@ -136,7 +136,7 @@ def test_samples_that_are_right():
 
 @pytest.mark.parametrize("value", [0.5, 3, -1])
 def test_all_labels_where_there_is_an_array_of_them(value):
-    """Sample 11 is in no first batch; an array of something else that is called so is no mistake."""
+    """Sample 11 is not in the first batch; an attribute `labels` with other content is no mistake."""
     wrong = samples(y=value, at=11)
     check_split(wrong, dataset(), "val")
     wrong.labels = np.array(wrong.y, dtype=float)
@@ -186,7 +186,7 @@ def test_batches_that_are_right():
     check_batch(batch(), dataset(), "val")
     check_batch(batch(targets=torch.tensor([IGNORED, 1])), dataset(), "val")
     check_batch(batch(inputs=torch.zeros(2, 5, 2, dtype=torch.float64)), dataset(**REAL), "val")
-    # Finite, with a sum that is not.
+    # The values are finite, but their sum overflows.
     check_batch(batch(inputs=torch.full((2, 5, 2), 3e38)), dataset(**REAL), "val")
 
 
@@ -202,7 +202,7 @@ def test_labels_of_gathered_samples():
     [("train", 3, "the label is 3"), ("train", 0.5, "a label is 0.5"), ("val", 3, "the label is 3")],
 )
 def test_a_run_is_stopped_at_a_later_batch(toy_config, tmp_path, monkeypatch, split, value, words, workers):
-    """Sample 20 is in no first batch; with loader workers the message is the same."""
+    """Sample 20 is not in the first batch; with loader workers the message is the same."""
     import toy_parts
 
     original = toy_parts.ToyCounts.split

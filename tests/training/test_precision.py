@@ -1,4 +1,4 @@
-"""16 bits: what stays in float32, that every layer still learns, and what a CPU refuses."""
+"""16-bit training: which values stay in float32, that every layer still learns, and what is refused on a CPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_loss_falls_in_bfloat16_for_every_layer(built_in_layers):
     for layer in built_in_layers:
         half, single = losses(layer, True), losses(layer, False)
         assert half[-1] < 0.9 * half[0], (layer, half)
-        # Rounded, not another training; and rounded at all.
+        # Results differ from float32, but only by rounding.
         assert half != single and half[-1] == pytest.approx(single[-1], abs=0.1), layer
 
 

@@ -1,4 +1,4 @@
-"""Which process is the first, whatever the environment holds; and what the others' deaths say."""
+"""Find the first process in any environment, and report the deaths of others."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_death_is_told_unless_this_process_leaves_by_itself():
     dead.wait()
     told, heard = [], threading.Event()
     watch = Watch(lambda what: (told.append(what), heard.set()))
-    # Lightning's own, which would kill the first process (here, one that is gone).
+    # Lightning's own observer, which would kill the first process (here, one that has ended).
     observer = _ChildProcessObserver(dead.pid, [dead], sleep_period=2)
     observer.start()
     watch.begin([dead])

@@ -1,4 +1,4 @@
-"""The profile of a training step puts time where it was spent."""
+"""The profile of a training step assigns time to the parts that spent it."""
 
 import importlib
 import sys

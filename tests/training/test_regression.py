@@ -1,4 +1,4 @@
-"""Losses and metrics of real targets: exact, in float64 too, and blind to what is missing."""
+"""Losses and metrics of real targets are exact, also in float64, and ignore missing values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def task(output: str, d_target: int = 2, loss: str | None = None) -> Regression:
 
 
 def output_for(targets: Tensor, output: str, seed: int = 3) -> Tensor:
-    """What a model could give for these targets."""
+    """A possible output of a model for these targets."""
     generator = torch.Generator().manual_seed(seed)
     made = torch.randn(*targets.shape, {"point": 1, "gaussian": 2, "quantiles": 3}[output], generator=generator)
     made = made.to(targets.dtype)
@@ -50,7 +50,7 @@ def test_losses_are_those_of_their_names():
     expected = -torch.distributions.Normal(m, v.sqrt()).log_prob(y)
     assert torch.allclose(gaussian_nll(torch.stack([m, v], -1), y), expected)
     assert torch.allclose(pinball(m[:, None], y, [0.5]), (m - y).abs() / 2)
-    # Above the quantile an error costs its level, below it the rest.
+    # A target above the quantile costs its level times the error, one below it costs 1 - level times the error.
     found = pinball(torch.zeros(2, 1), torch.tensor([2.0, -2.0]), [0.9])
     assert torch.allclose(found, torch.tensor([1.8, 0.2]))
 
@@ -70,7 +70,7 @@ def test_missing_targets_are_as_if_they_were_not_there(output, shape):
     loss, sums = task(output).score(prediction, y)
     kept = ~y.isnan()
     own = prediction.detach()[kept][:, None].requires_grad_()
-    # The values that are there, as one channel.
+    # The values that are not missing, as one channel.
     expected, _ = task(output, 1).score(own, y[kept][:, None])
     assert loss.dtype == torch.float64 and sums[0] == kept.sum()
     torch.testing.assert_close(loss, expected, rtol=1e-14, atol=0)
@@ -154,7 +154,7 @@ def test_the_loss_is_chosen_and_the_metric_stays(loss):
     ("output", "loss", "levels", "words"),
     [
         ("point", "mean", None, "Unknown training.loss 'mean'. Known: huber, mae, mse."),
-        ("gaussian", "mae", None, "training.loss=mae is of model.output=point, and model.output=gaussian is fitted by"),
+        ("gaussian", "mae", None, "training.loss=mae is for model.output=point, and model.output=gaussian is fitted"),
         ("quantiles", "mse", [0.5], "fitted by the pinball loss. Leave training.loss out"),
         ("quantiles", None, [0.1, 0.9], r"model.quantiles=\[0.1, 0.9\] lacks the level 0.5, and.*Add 0.5"),
     ],

@@ -1,4 +1,4 @@
-"""A resumed run is the same run: parameters equal to the last bit, however it was cut."""
+"""A resumed run is the same run: parameters are equal to the last bit, wherever it was interrupted."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_however_it_was_cut(toy_config, tmp_path, monkeypatch, keep_signals, str
     assert resumed["metrics"] == facts["metrics"]
     assert resumed_steps == steps
     assert rows(tmp_path, "step") == rows(whole, "step")
-    # A run that was told to stop inside an epoch was validated there as well.
+    # A run with a request to stop inside an epoch was validated there as well.
     extra = str(step + 1) if stop and step % 8 != 7 else None
     for split in ("train", "val"):
         assert [row for row in rows(tmp_path, split) if row["step"] != extra] == rows(whole, split)
@@ -117,7 +117,7 @@ def test_a_refused_resume_leaves_the_run_as_it_was(toy_config, straight, tmp_pat
     told = {"settings": "seed: 0", "processes": "processes: 2", "end": "at step 32, .* end at step 24", "data": "zero"}
     with pytest.raises(ZeroDivisionError if mistake == "data" else UsageError, match=told[mistake]):
         run(toy_config(*OPTIONS, f"resume={last}", *changes), tmp_path / "run")
-    # A mistake in the settings is told before data are made.
+    # A mistake in the settings is reported before data are made.
     assert bool(drawn) is (mistake in ("processes", "end"))
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.name in {p.name for p in before}}
 
@@ -164,7 +164,7 @@ def test_a_checkpoint_from_before_a_key_existed_goes_on(toy_config):
     config.optimizer.name = "sgd"
     with pytest.raises(UsageError, match="optimizer.name: 'adamw' in the checkpoint, 'sgd' now"):
         check_same_run({"run": {"config": was, "world": 1}}, config, world=1)
-    # Loggers are free.
+    # Loggers may change.
     check_same_run({"run": {"config": was, "world": 1}}, toy_config(*OPTIONS, "logger=tensorboard"), world=1)
 
 

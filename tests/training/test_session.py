@@ -1,4 +1,4 @@
-"""What a run leaves behind and says: record, curves, hints, limits."""
+"""Files and messages of a run: record, curves, hints, limits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_folder_is_not_used_twice(finished, toy_config):
 
 
 def test_of_runs_that_begin_at_once_one_has_the_folder(toy_config, tmp_path, monkeypatch):
-    """All are past every look at the folder when the first of them writes into it."""
+    """All have checked the folder before the first of them writes into it."""
     config, barrier = toy_config(), threading.Barrier(4)
     monkeypatch.setattr(session, "environment", lambda: {"thread": (barrier.wait(60), threading.get_ident())[1]})
     refused, owners = [], []
@@ -173,7 +173,7 @@ def test_the_function_leaves_the_process_s_denormals_alone(toy_config, tmp_path)
 
 @pytest.mark.parametrize(("target", "steps"), [(0.05, 8), (1.0, 24)])
 def test_a_reached_target_ends_the_fit(toy_config, tmp_path, capsys, target, steps):
-    """The toy task of three classes is above 5 % after any epoch of 8 steps, and never at 100 %."""
+    """The accuracy of the toy task of three classes is above 5 % after any epoch of 8 steps, and never 100 %."""
     facts = run(toy_config(f"training.target={target}"), tmp_path)
     assert facts["steps"] == steps and facts["planned_steps"] == 24 and facts["metrics"]["test"]["samples"] == 21
     assert ("target=0.05 reached at step 8" in capsys.readouterr().out) is (target < 1)
@@ -181,7 +181,7 @@ def test_a_reached_target_ends_the_fit(toy_config, tmp_path, capsys, target, ste
 
 @pytest.mark.parametrize(("limit", "epochs"), [(3, None), (8, None), (11, 3)])
 def test_steps_that_end_inside_an_epoch_are_validated_and_kept(toy_config, tmp_path, limit, epochs):
-    """An epoch has 8 steps; a run of fewer, or whose last epoch is cut, ends in a validation all the same."""
+    """An epoch has 8 steps; a run with fewer, or with a shorter last epoch, still ends in a validation."""
     facts = run(toy_config(f"training.max_steps={limit}", f"training.max_epochs={epochs or 'null'}"), tmp_path)
     assert facts["steps"] == limit and facts["metrics"]["test"]["samples"] == 21
     rows = Metrics(tmp_path / "metrics.csv").rows
@@ -222,7 +222,7 @@ def test_a_split_at_another_rate_is_scored_at_its_time_step(toy_config, tmp_path
     options = ("training.max_steps=2", "training.train_eval_samples=5", "training.eval_batch_size=100")
     facts = run(toy_config("dataset.test_scale=2.0", "dataset.n_test=22", *options), tmp_path)
     assert facts["dt_scales"] == {"train": 1.0, "val": 1.0, "test": 2.0}
-    # In training, scored samples of training, validation, test; and the trial of two sequences before.
+    # Training; scored samples of training, validation and test; and the trial of two sequences before.
     assert seen == {(True, 8): {1.0}, (False, 5): {1.0}, (False, 21): {1.0}, (False, 22): {2.0}, (False, 2): {2.0}}
 
 
@@ -239,7 +239,7 @@ def test_the_table_says_what_the_data_are(finished):
     assert title(source="stand-in", lra=False).startswith("toy-decay on toy-counts (stand-in: not the LRA set), best")
     assert "(generated: not the LRA set)" in title(source="generated", lra=False)
     assert "(generated, the LRA set)" in title(source="generated", lra=True)
-    assert "(source not told: not the LRA set)" in title()
+    assert "(source not given: not the LRA set)" in title()
 
 
 def test_limits_and_accumulation(toy_config, tmp_path):

@@ -1,4 +1,4 @@
-"""The moments in which a signal could get lost, or hang or fail the run: forks, finalizers, workers, the very end."""
+"""Moments in which a signal could be lost, or hang or fail the run: forks, finalizers, workers, the very end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fractal_ssm.training.signals import Interrupted, Signals, Stop
 
 @pytest.mark.parametrize("deferring", [False, True])
 def test_a_forked_child_dies_of_sigterm_however_young(deferring):
-    """Nearly all of these come before Python has made the child its own, and forgets what came until then."""
+    """Nearly all of these signals arrive before Python has set up the child and cleared the signals received so far."""
     with Signals() as signals:
         signals.deferring = deferring
         for _ in range(20):
@@ -52,10 +52,10 @@ def test_a_forked_child_leaves_the_others_to_its_parent():
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
-# Of each of three epochs the loaders of training and validation; then the three of the test, the last within `test`.
+# The loaders of training and validation in each of three epochs, then the three of the test, the last within `test`.
 @pytest.mark.parametrize("call", [0, 5, 6, 7, 8])
 def test_in_the_finalizer_of_a_loader(toy_config, tmp_path, monkeypatch, call):
-    """What a handler raises inside a `__del__` is dropped: the run would go on as if nothing had come."""
+    """Python drops an exception that a handler raises inside a `__del__`: the run would miss the signal."""
     seen = []
 
     def before_the_first(iterator: _MultiProcessingDataLoaderIter) -> None:
@@ -103,7 +103,7 @@ def _with_loud(place: str) -> Callable:
 
 @pytest.mark.parametrize("method", ["finish", "_fail"])
 def test_one_that_comes_too_late_is_for_those_around(toy_config, tmp_path, monkeypatch, method):
-    """A sweep, say, which would begin its next job."""
+    """The surrounding program, such as a sweep, would otherwise begin its next job."""
     from fractal_ssm.training.session import Session
 
     when(monkeypatch, Session, method, 0, send(signal.SIGTERM))
@@ -132,12 +132,12 @@ def handles_sigterm(pid: str) -> bool:
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
-# Slow: at the end of the whole suite torch's handler of dead children speaks up in a finalizer of the loader, cause
-# unknown; by itself, and with all of tests/training, the test passes.
+# Slow: at the end of the whole suite torch's handler of dead children raises in a finalizer of the loader, for an
+# unknown reason; alone, and with all of tests/training, the test passes.
 @pytest.mark.slow
 def test_a_signal_to_the_workers_as_well(toy_config, tmp_path, monkeypatch, whole):
-    """As `scancel` sends it, to all processes of the job: the worker lives until the step is saved."""
-    # Workers that earlier tests of this process left are not of this job.
+    """`scancel` sends a signal to all processes of a job: the worker lives until the step is saved."""
+    # Remove workers that earlier tests left in this process; they do not belong to this job.
     gc.collect()
     others = {process.pid for process in multiprocessing.active_children()}
 
@@ -151,7 +151,7 @@ def test_a_signal_to_the_workers_as_well(toy_config, tmp_path, monkeypatch, whol
         until = time.monotonic() + 20
         while not all(map(handles_sigterm, pids)) and time.monotonic() < until:
             time.sleep(0.01)
-        # From another process: what the parent sends does end them.
+        # Sent from another process, because a signal from the parent does end the workers.
         subprocess.run(["kill", "-TERM", *pids, str(os.getpid())], check=True)
 
     config = toy_config(*OPTIONS, "training.num_workers=1")
@@ -177,7 +177,7 @@ def test_a_worker_that_died_of_the_signal_is_no_failure(toy_config, tmp_path, mo
 
 
 def test_workers_are_ended_while_something_still_holds_their_iterator():
-    """A traceback, say. The garbage collector would close a queue's pipe while the queue's own thread does: EBADF."""
+    """A traceback may hold it. The garbage collector would close a queue's pipe together with its thread: EBADF."""
     loader = _Loader(range(3), num_workers=2, batch_size=3)
     iterator = iter(loader)
     next(iterator)

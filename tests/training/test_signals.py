@@ -1,4 +1,4 @@
-"""A run that a signal stops is saved at its step and resumed to the last bit, wherever the signal comes."""
+"""A run that is stopped by a signal is saved at its step and resumed to the last bit, wherever the signal comes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fractal_ssm.training.resume import load_checkpoint
 from fractal_ssm.training.signals import HANDLED, Interrupted, Signals, Stop
 from fractal_ssm.training.tasks import Tally
 
-# 8 batches an epoch; by 3 they make groups of 3, 3 and 2.
+# 8 batches an epoch; accumulated by 3 they make groups of 3, 3 and 2.
 OPTIONS = ("model.dropout=0.2", "training.max_epochs=3", "scheduler.warmup_steps=2", "trainer.log_every_n_steps=1")
 ACCUMULATED = (*OPTIONS, "trainer.accumulate_grad_batches=3")
 
@@ -42,7 +42,7 @@ def equal(one, other) -> bool:
 
 
 def assert_same_run(folder: Path, whole: Path) -> None:
-    """Parameters, optimizer, schedule, tallies, the best so far, rows: everything but paths, times and counters."""
+    """Compare parameters, optimizer, schedule, tallies, the best so far and rows, but not paths, times and counters."""
     for name in ("last.ckpt", "best.ckpt"):
         one, other = (load_checkpoint(where / "checkpoints" / name) for where in (folder, whole))
         for key in ("global_step", "epoch", "state_dict", "optimizer_states", "lr_schedulers", "train_tally", PENDING):
@@ -56,7 +56,7 @@ def assert_same_run(folder: Path, whole: Path) -> None:
 
 
 def when(patch: pytest.MonkeyPatch, owner: type, method: str, call: int, act) -> None:
-    """`act()` in the `call`-th call of a method (from 0), before what it does."""
+    """Run `act()` at the start of the `call`-th call of a method, counted from 0."""
     original, seen = getattr(owner, method), []
 
     def wrapped(self, *args, **kwargs):
@@ -133,7 +133,7 @@ def test_stopped_again_and_again(toy_config, tmp_path, monkeypatch, whole, worke
 
 
 def test_stopped_in_a_validation_and_after_it(toy_config, tmp_path, monkeypatch, whole):
-    """The second part does the validation, and the third must not do it again."""
+    """The second part runs the validation, and the third must not run it again."""
     config = toy_config(*OPTIONS)
     stopped(config, tmp_path, monkeypatch, Classifier, "validation_step", 1, signal.SIGTERM)
     config.resume = str(tmp_path / "checkpoints" / "last.ckpt")
@@ -146,7 +146,7 @@ def test_stopped_in_a_validation_and_after_it(toy_config, tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("options", [OPTIONS, ACCUMULATED])
 def test_checkpoints_by_the_clock_change_nothing(toy_config, tmp_path, monkeypatch, whole, options):
-    """Every step is saved, and the one of step 5 is as good to go on from as a run that was never stopped."""
+    """Every step is saved, and a run resumed from the file of step 5 equals a run that was never stopped."""
     kept = tmp_path / "kept.ckpt"
     original = LastCheckpoint._save
 
@@ -260,7 +260,7 @@ def test_requeue(toy_config, tmp_path, monkeypatch, whole, answer, works):
     assert json.loads((folder / "record.json").read_text())["requeued"] is works
     said = "Job 4711 is queued again." if works else "no such job. By hand: scontrol requeue 4711"
     assert str(interrupt).endswith(said)
-    # The same command again finds its checkpoint by itself.
+    # The repeated command finds its checkpoint by itself.
     facts = run(config, folder)
     assert [part["status"] for part in facts["earlier"]] == ["interrupted"]
     assert_same_run(folder, whole(*OPTIONS))
@@ -285,7 +285,7 @@ def test_only_sigusr1_queues_the_job_again(toy_config, tmp_path, monkeypatch):
 
 
 def test_tallies_go_on(toy_config, tmp_path, monkeypatch):
-    """The training accuracy of an epoch counts the batches before the stop as well."""
+    """The training accuracy of an epoch includes the batches before the stop."""
     config = toy_config(*OPTIONS)
     stopped(config, tmp_path, monkeypatch, Classifier, "training_step", 10, signal.SIGTERM)
     config.resume = str(tmp_path / "checkpoints" / "last.ckpt")

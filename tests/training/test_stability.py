@@ -1,4 +1,4 @@
-"""Two hundred steps of every layer with the settings it is published with: all numbers stay finite."""
+"""Two hundred steps of every layer with its published settings: all numbers stay finite."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fractal_ssm.training.record import Metrics
 from fractal_ssm.training.resume import load_checkpoint
 
 STEPS = 200
-# The layers of this package and the experiment whose optimiser each is trained with.
+# The layers of this package, each with the experiment whose optimiser trains it.
 EXPERIMENTS = {name: f"lra/{name}-listops" for name in ("dss", "fractal", "lru", "s4", "s4d", "s5", "transformer")}
 EXPERIMENTS["fractal-conv"] = "ablation/conv-listops"
 

@@ -1,4 +1,4 @@
-"""Early stopping, checkpoints of single steps, and the average of the weights: also across a cut."""
+"""Early stopping, checkpoints of single steps, and the average of the weights, also across an interruption."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def last(folder) -> dict:
 
 @pytest.fixture
 def validations(monkeypatch):
-    """Set the accuracies that validations report."""
+    """Replace the accuracies that validations report."""
 
     def script(values: list[float]) -> None:
         def log(self, name, value, **options):
@@ -110,10 +110,10 @@ def test_the_average_is_the_average_and_what_is_tested(toy_config, tmp_path, mon
             for state in seen[2:]:
                 mean = 0.9 * mean + 0.1 * state[key]
             torch.testing.assert_close(value, mean, rtol=1e-5, atol=1e-6)
-    # Training goes as without it.
+    # Training itself is the same as without the average.
     run(toy_config(*EMA[:-1]), tmp_path / "without")
     assert equal(last(tmp_path / "without")["state_dict"], checkpoint["current_model_state"])
-    # What is loaded is the average.
+    # Loading gives the average.
     best = load_checkpoint(tmp_path / "checkpoints" / "best.ckpt")
     model = load_model(tmp_path / "checkpoints" / "best.ckpt", imports=["toy_parts"])
     assert all(torch.equal(value, best["state_dict"][f"model.{key}"]) for key, value in model.state_dict().items())

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "
 
 NAN = float("nan")
 LEVELS = [0.25, 0.5, 0.75]
-# Shares of missing values; one batch of nothing but missing values, one without any.
+# Shares of missing values; in one batch all values are missing, in another none.
 MISSING = (0.3, 1.0, 0.0, 0.9, 0.5)
 
 
@@ -47,7 +47,7 @@ def batches(sizes: tuple[int, ...], length: int = 4) -> list[Batch]:
 
 
 def tokens(data: list[Batch]) -> list[Batch]:
-    """The same batches with the sign of the first value as the class of a position."""
+    """The same batches, where the class of a position is the sign of its first value."""
     first = [batch.targets[..., 0] for batch in data]
     classes = [torch.where(values.isnan(), -100, (values > 0).long()) for values in first]
     return [batch._replace(targets=found) for batch, found in zip(data, classes, strict=True)]

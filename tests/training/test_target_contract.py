@@ -1,4 +1,4 @@
-"""What a dataset of numbers or of a class a position hands over: made into batches, and refused in words."""
+"""Datasets with targets that are numbers, or a class at every position: batches, and clear messages for mistakes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def returning(value):
         (ToySeries, {"causal": "yes"}, "causal='yes'. Set True or False"),
         (ToySeries, {"task": "regresion"}, "Did you mean 'regression'"),
         (ToyTags, {"n_classes": None}, "n_classes=None. Set a whole number from 2"),
-        (ToyTags, {"d_target": 1}, "has task='tokens' and d_target=1, which is of regression"),
+        (ToyTags, {"d_target": 1}, "has task='tokens' and d_target=1, which is for regression"),
         (ToyTags, {"task": "classification"}, "task='classification' and per_position=True. A class at every position"),
     ],
 )

@@ -118,7 +118,7 @@ def test_precisions(toy_config, tmp_path, name):
         ),
         (("model.d_target=3",), "has no option 'd_target'"),
         (("training.loss=l2",), "Unknown training.loss 'l2'. Known: huber, mae, mse."),
-        (("training.loss=mae", "model.output=gaussian"), "training.loss=mae is of model.output=point"),
+        (("training.loss=mae", "model.output=gaussian"), "training.loss=mae is for model.output=point"),
         (
             ("dataset.name=toy-tags", "training.loss=mse"),
             "is a loss of regression, and the task of this dataset is 'tokens'",

@@ -1,4 +1,4 @@
-"""The metrics that are reported are exact: every scored target counts once and alike."""
+"""The reported metrics are exact: every scored target counts once, with equal weight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_small_last_batch_is_not_overweighted():
     result = tally.result()
     assert result["samples"] == 522
     assert result["accuracy"] == (179 + 205 + 9) / 522
-    # Batches right in 70, 80 and 90 % of the cases, whatever the counts round to.
+    # Batches with accuracies of about 70, 80 and 90 %, as the counts round.
     sizes, accuracies = torch.tensor([256, 256, 10.0]), torch.tensor([0.7, 0.8, 0.9])
     weighted = Tally(TASK)
     for size, accuracy in zip(sizes, accuracies, strict=True):

@@ -1,4 +1,4 @@
-"""Numbers of the configuration that cannot be meant are refused by name, every one of them."""
+"""Every invalid number in the configuration is refused by name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_number_has_a_range():
 
 
 def name(value) -> str:
-    """How a case is called: Python refuses to print integers of thousands of digits."""
+    """Name of a case; Python refuses to print integers of thousands of digits."""
     return f"{value.bit_length()} bits" if type(value) is int else repr(value)
 
 
@@ -154,7 +154,7 @@ ODD_OPTIONS = [float("nan"), float("inf"), -float("inf"), 2**53 + 1, -(2**60), 1
 @pytest.mark.parametrize("value", ODD_OPTIONS, ids=name)
 def test_options_of_registered_parts(value):
     def part(width: float = 1.0, count: int = 1):
-        """Options as of a layer."""
+        """A part with options, like a layer."""
 
     with pytest.raises(UsageError, match="The part takes"):
         check_options("The part", part, {"count" if isinstance(value, int) else "width": value}, [])

@@ -16,7 +16,7 @@ from fractal_ssm.models.base import SequenceLayer, valid_mask
 
 @register_layer("toy-decay")
 class ToyDecay(SequenceLayer):
-    """y_t = C x_t + D u_t with x_t = exp(-exp(log_dt)) x_{t-1} + B u_t, one state a feature."""
+    """y_t = C x_t + D u_t with x_t = exp(-exp(log_dt)) x_{t-1} + B u_t, one state per feature."""
 
     roles = {"log_dt": "dt", "B": "B", "C": "C", "D": "D", "left_out": "A"}
 

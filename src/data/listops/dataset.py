@@ -1,4 +1,4 @@
-"""ListOps as the training loop sees it: the user's release files, or trees drawn by the benchmark's recipe."""
+"""The ListOps dataset: the user's release files, or trees drawn by the benchmark's recipe."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def draw(
         recipe: max_depth, max_args, min_length, max_length and seed of `generator.generate`.
         workers: threads; no effect on the trees.
     """
-    # Imported here: the compiler is not needed for data that are cached.
+    # Imported here: cached data do not need the compiler.
     from .generator import generate
 
     n_train, n = n_samples["train"], sum(n_samples.values())
@@ -69,8 +69,8 @@ class ListOps(CachedData):
         source: "release" reads the user's listops-1000/ folder, "mega" the Mega repository's form of it, "generated"
             draws trees by the same recipe; "auto" takes the first of these that is there, or draws when an option of
             the recipe was changed.
-        n_train, n_val, n_test: samples; of the release the first rows are taken. Generated test and validation trees
-            do not depend on n_train, and a smaller training set is the beginning of a larger one.
+        n_train, n_val, n_test: number of samples; the first rows of the release are taken. Generated test and
+            validation trees do not depend on n_train, and a smaller training set is the beginning of a larger one.
         l_max: longest sequence; the first l_max - 1 tokens are kept and `<eos>` follows.
         max_depth, max_args, min_length, max_length, seed: of the generated trees; see `generator.generate`.
     """
@@ -113,7 +113,6 @@ class ListOps(CachedData):
         check_required(1, self.name, "tokens of a tree", 1_000_000, min_length=min_length, max_length=max_length)
         check_required(0, self.name, "any", (1 << 63) - 1, seed=seed)
         self.l_max = l_max
-        # A seed of one's own still draws the benchmark's task.
         self._changed = [key for key, value in self.recipe.items() if value != RECIPE[key]]
         if source in ("release", "mega") and self._changed:
             raise UsageError(
@@ -146,7 +145,7 @@ class ListOps(CachedData):
         return self._store(parameters, lambda target: self._write(target, trees, folder))
 
     def _choose(self) -> tuple[str, Path | None]:
-        """Source and folder to read; no folder where trees are to be drawn."""
+        """Source and folder to read; the folder is None if trees are to be drawn."""
         if self.source == "generated" or (self.source == "auto" and self._changed):
             return "generated", None
         for source, folder in self.found(self.data_dir):
@@ -164,6 +163,7 @@ class ListOps(CachedData):
         return "drawn apart" if self.cache.parameters["source"] == "generated" else "release files"
 
     def _is_benchmark(self) -> bool:
+        # Trees of another seed are still the benchmark's task.
         return self.wanted == _OFFICIAL and not set(self._changed) - {"seed"}
 
     def _read(self, folder: Path, source: str) -> Iterator[tuple[np.ndarray, int]]:

@@ -4,9 +4,9 @@ A node at depth < max_depth is an operator with probability 1/4, otherwise a dig
 operator has 2..max_args arguments, and is one of MIN, MAX, MED, SM with equal probability. A tree is kept when its
 length (operators, digits and closing brackets) lies in the wanted range and it was not drawn before.
 
-With the benchmark's settings 8 % of the raw trees are kept; the compiled draw gives up as soon as the shortest tree
-that could still come out is too long. Trees are drawn in blocks with a random stream of their own each, (seed, block),
-and joined in the order of the blocks: the result does not depend on the number of workers.
+With the benchmark's settings 8 % of the raw trees are kept; the compiled draw abandons a tree as soon as it is sure to
+be too long. Trees are drawn in blocks, each with its own random stream (seed, block), and joined in the order of the
+blocks, so the result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...jit_cache import cached_jit
 _MIN, _MAX, _MED, _SM, _CLOSE = range(10, 15)
 _OPERATOR_SHARE = 0.25
 _BLOCK = 256
-# At the benchmark's settings a kept tree takes 12 draws; far beyond that the settings ask for the impossible.
+# At the benchmark's settings a kept tree takes 12 draws; settings that need far more are taken for impossible.
 _MAX_DRAWS_PER_TREE = 5_000
 
 
@@ -35,7 +35,7 @@ _compiled = functools.partial(cached_jit, what="the ListOps generator", nogil=Tr
 
 
 class Trees(NamedTuple):
-    """Trees one after another.
+    """Trees in one concatenated array.
 
     symbols: (total length,) uint8 codes into `symbols.SYMBOLS`;  lengths: (n,) int64;  values: (n,) uint8 in 0..9.
     """
@@ -109,7 +109,7 @@ def check_settings(n: int, seed: int, max_depth: int, max_args: int, min_length:
         )
     longest = 1
     for _ in range(max_depth - 1):
-        # Deeper ones are longer still: one that is long enough will do.
+        # Deeper trees are longer still, so stop at one that is long enough.
         if longest >= min_length:
             break
         longest = 2 + max_args * longest
@@ -133,7 +133,7 @@ def evaluate(symbols: np.ndarray) -> int:
 
 
 def _blocks(seed: int, settings: tuple[int, int, int, int], workers: int) -> Iterator[Trees]:
-    """Blocks 0, 1, 2, ... in order, a few of them in work ahead."""
+    """Blocks 0, 1, 2, ... in order; a few are computed ahead."""
     with ThreadPoolExecutor(workers) as pool:
         ahead = deque(pool.submit(_block, seed, index, settings) for index in range(workers + 1))
         index = len(ahead)
@@ -182,7 +182,7 @@ def _draw_block(rng, n, max_depth, max_args, min_length, max_length, max_draws):
 
 @_compiled
 def _draw_tree(rng, max_depth, max_args, max_length, tree, pending):
-    """One raw tree into `tree`; its length, or 0 when it is sure to exceed `max_length`."""
+    """Draw one raw tree into `tree`; return its length, or 0 when it is sure to exceed `max_length`."""
     length = 0
     depth = 1
     # Length of the shortest tree that can still come out: every argument not yet drawn counts as a digit.

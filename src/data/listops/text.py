@@ -52,7 +52,7 @@ def to_text(symbols: np.ndarray) -> str:
 
 
 def from_text(source: bytes) -> np.ndarray:
-    """Symbol codes, uint8, of a printed tree; parentheses and spaces carry nothing.
+    """Symbol codes, uint8, of a printed tree; parentheses and spaces are ignored.
 
     Raises:
         UsageError: a token that ListOps does not have.

@@ -1,4 +1,4 @@
-"""python -m fractal_ssm.data pathfinder: draw images, look at them, write them in the layout of the release."""
+"""python -m fractal_ssm.data pathfinder: draw images, preview them, write them in the layout of the release."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _summarise(generator, n: int, workers: int | None) -> None:
-    """Draw all images in memory, piece by piece, and print what they are like.
+    """Draw all images in memory, piece by piece, and print their statistics.
 
-    The checksum is that of the checksums of the pieces, so that no more than a few pieces are held at a time.
+    The checksum is taken over the checksums of the pieces, so that only a few pieces are in memory at a time.
     """
     from ..progress import progress
     from .generate import checksum, run_shards

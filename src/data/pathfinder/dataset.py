@@ -1,4 +1,4 @@
-"""Pathfinder and Path-X as the training loop sees them: the user's release files, or images drawn by the recipe."""
+"""The datasets Pathfinder and Path-X: the user's release files, or images drawn by the same recipe."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ OFFICIAL = 200_000
 class Pathfinder(CachedData):
     """Do two discs mark the two ends of one dashed curve? Images row by row, (resolution**2, 1); 2 classes.
 
-    Label 1: the same curve; label 0: the start of one and the end of the other. The task of the Long Range Arena is
-    the hard level at 32 px; `pathx` is the same at 128 px.
+    Label 1: the discs mark both ends of one curve; label 0: the start of one curve and the end of the other. The task
+    of the Long Range Arena is the hard level at 32 px; `pathx` is the same at 128 px.
 
     Args:
         data_dir: root of all data.
         source: "release" reads the user's files, "generated" draws images by the same recipe; "auto" takes the release
-            if it is there and no option of the recipe was changed.
+            if it is there and no option of the recipe was changed, and draws otherwise.
         resolution: side of the images, 32, 64, 128 or 256.
         difficulty: "easy", "intermediate" or "hard": curves of 6, 9 or 14 dashes.
-        n: images to use, the first ones; null takes all 200,000.
+        n: number of images to use, the first ones; null takes all 200,000.
         split: "s4_seed42" (a tenth each for validation and test, the rest for training, by one seeded permutation, as
             the S4 and S5 repositories) or "lra_sequential" (the first 80 %, the next 10 %, the last 10 %).
         center: pixels in [-1, 1] (S4's class default, S4's third version, S5); False gives [0, 1] (S4's maintained
             configs).
         tokenize: grey values 0..255 as token ids instead of one real channel; `center` has no effect then.
-        contrast: "released" or "documented", of generated images; see `parameters.parameters`.
-        rounds: "first_level" or "each_level", of distractors of generated images; see there.
+        contrast: "released" or "documented", for generated images; see `parameters.parameters`.
+        rounds: "first_level" or "each_level", for the distractors of generated images; see there.
         seed: of generated images.
     """
 
@@ -101,7 +101,7 @@ class Pathfinder(CachedData):
         return PixelSequences(folder, indices, mean=(mean,), std=(std,))
 
     def describe(self) -> dict[str, Any]:
-        """See the base class; with the resolution, the difficulty, the images left out and the recipe."""
+        """See the base class; adds the resolution, the difficulty, the number of images left out and the recipe."""
         made = self.cache.parameters
         return {
             **super().describe(),
@@ -128,7 +128,11 @@ class Pathfinder(CachedData):
         return self._store(made, self._draw, resumable=True)
 
     def _refuse_older_laws(self, wanted: dict[str, Any]) -> None:
-        """Name a cache of the same set that another law drew: training on it, or beside it, would go unnoticed."""
+        """Refuse to go on beside a cache of the same set drawn by another law, whose results do not compare.
+
+        Raises:
+            UsageError: names that cache and the differences.
+        """
         for path in sorted((self.data_dir / "cache" / self.name).glob("generated-*/manifest.json")):
             try:
                 found = json.loads(path.read_text())["parameters"]
@@ -136,14 +140,14 @@ class Pathfinder(CachedData):
                 recipe = found["recipe"]
                 is_older = same_set and recipe["seed"] == self.seed and recipe["law"] != LAW_VERSION
             except (OSError, ValueError, KeyError, TypeError):
-                # Not a whole cache; whoever opens it will say so.
+                # A damaged cache is reported when it is opened.
                 continue
             if is_older:
                 raise UsageError(
                     f"{path.parent} holds {self.title} images of an older law: "
                     f"{differences(recipe, wanted['recipe'])}. Results on them do not compare with those of this "
                     f"version. Delete the folder, or move it out of {path.parents[1]}, and run again: the images are "
-                    f"then drawn anew ({self.drawing})."
+                    f"then drawn again ({self.drawing})."
                 )
 
     def _draw(self, target: Path) -> dict[str, Any]:
@@ -182,7 +186,7 @@ class Pathfinder(CachedData):
 
 @register_dataset("pathx")
 class PathX(Pathfinder):
-    """Path-X: Pathfinder at 128 px, 16,384 steps. Options are those of `Pathfinder`; `resolution` starts at 128."""
+    """Path-X: Pathfinder at 128 px, 16,384 steps. Options are those of `Pathfinder`; the default resolution is 128."""
 
     name = "pathx"
     title = "Path-X"

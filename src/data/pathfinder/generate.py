@@ -1,4 +1,4 @@
-"""Images of a setting and a seed: image k is the same whoever draws it, in whatever company.
+"""Draw the images of a setting and a seed: image k is always the same, however many are drawn, and by any thread.
 
 `Generator` draws in memory; `fill` draws a large set into two files, on all cores, and can be interrupted.
 """
@@ -21,19 +21,19 @@ from ...errors import UsageError
 from ..progress import progress
 from .parameters import LAW_VERSION, Parameters, differences
 
-# Images per shard: the least that an interruption loses, and what one thread draws without reporting.
+# Images per shard: a thread reports and an interruption loses whole shards.
 SHARD = 500
 _SHARDS = "shards.json"
 Result = TypeVar("Result")
 
 
 class Images(NamedTuple):
-    """Images and what they were drawn from.
+    """Images, their labels, and the curves and counts behind them.
 
     images: uint8 (n, size, size), 0 is black.  labels: uint8 (n,), 1 where the discs mark the two ends of one curve.
     restarts: int64 (n,) failed attempts at the target pair.  placed: int64 (n,) distractors.  margins: int64 (n,) px.
     targets: int32 (n, 2, contour_length, 3) dashes of the two target curves from tail to end, as (direction index, y,
-        x): the first dash starts at its tail and later ones at their head; `tables.angles` has the directions.
+        x): y, x is the tail of the first dash and the head of later ones; `tables.angles` has the directions.
     discs: int32 (n, 2, 2) centres (y, x) of the discs: the tail of a curve and the end of a curve.
     """
 
@@ -51,15 +51,15 @@ class Generator:
 
     Args:
         setting: from `parameters`.
-        seed: any integer in 0 .. 2**63 - 1; other seeds, sizes, difficulties and parameter sets share no image.
+        seed: any integer in 0 .. 2**63 - 1; different seeds, sizes, difficulties or parameters share no image.
 
-    `draw` may be called from several threads at once; the compiled part does not hold the interpreter lock.
+    `draw` may be called from several threads at once; the compiled part releases the interpreter lock.
     """
 
     def __init__(self, setting: Parameters, seed: int = 0):
         if not 0 <= seed < 1 << 63:
             raise UsageError(f"A Pathfinder seed lies in 0 .. 2**63 - 1, got {seed}.")
-        # Imported here: the compiler costs a second that data already drawn need not pay.
+        # Imported here: the compiler takes a second to import, and data already drawn do not need it.
         from . import kernel, tables
 
         self.setting, self.seed = setting, seed
@@ -75,7 +75,7 @@ class Generator:
         self._key = np.uint64(int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "little"))
 
     def draw(self, first: int, n: int) -> Images:
-        """Images first .. first + n - 1. The very first call on a machine compiles; n = 0 does only that."""
+        """Images first .. first + n - 1. The first call on a machine compiles; n = 0 only compiles."""
         size, length = self.setting.size, self.setting.contour_length
         images = np.empty((n, size, size), np.uint8)
         labels = np.empty(n, np.uint8)
@@ -110,7 +110,7 @@ def run_shards(
 ) -> Iterator[tuple[range, Result]]:
     """Results of `do` for every shard, in the order in which threads finish them.
 
-    Left early (an error, Ctrl-C), it starts no further shard and waits for those at work.
+    If the caller stops early (an error, Ctrl-C), no further shard is started, and the running ones are waited for.
 
     Args:
         shards: index ranges.
@@ -130,7 +130,7 @@ def fill(folder: Path, generator: Generator, n: int, workers: int | None = None)
     """Draw images 0 .. n - 1 into `pixels.npy`, uint8 (n, size**2, 1), and `labels.npy`, uint8 (n,).
 
     Shards of images are written into their places; a shard counts as drawn once `shards.json` holds its checksum. A
-    second call goes on where an interrupted one stopped, after checking what is there.
+    second call checks the shards of an interrupted one and draws the rest.
 
     Args:
         folder: empty, or left by an interrupted call.
@@ -170,7 +170,7 @@ def _shards(n: int) -> list[range]:
 
 
 def _open(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Map an array file for reading, made with zeros if it is not there."""
+    """Map an array file for reading; if it is missing, create it filled with zeros."""
     if not path.exists():
         np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape).flush()
     try:
@@ -178,7 +178,7 @@ def _open(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     except (ValueError, EOFError) as error:
         raise _foreign(path.parent, f"{path.name} cannot be read ({error})") from error
     if array.shape != shape or array.dtype != np.uint8:
-        raise _foreign(path.parent, f"{path.name} has shape {array.shape}, wanted is {shape}")
+        raise _foreign(path.parent, f"{path.name} has shape {array.shape}, expected {shape}")
     return array
 
 
@@ -188,12 +188,12 @@ def _write(path: Path, array: np.ndarray, shard: range, values: np.ndarray) -> N
         file.seek(array.offset + shard.start * row)
         file.write(values.tobytes())
         file.flush()
-        # Before the shard is recorded as drawn, it must be on the disk.
+        # The shard must be on the disk before it is recorded as drawn.
         os.fsync(file.fileno())
 
 
 def _drawn(folder: Path, generator: Generator, n: int, pixels: np.ndarray, labels: np.ndarray) -> dict[str, str]:
-    """First index -> checksum of the shards that are there and whole."""
+    """First index -> checksum, for the shards that are recorded and undamaged."""
     path = folder / _SHARDS
     if not path.exists():
         return {}
@@ -222,7 +222,7 @@ def _drawn(folder: Path, generator: Generator, n: int, pixels: np.ndarray, label
 def _record(folder: Path, generator: Generator, n: int, drawn: dict[str, str]) -> None:
     record = {"recipe": generator.recipe, "n": n, "shard": SHARD, "drawn": drawn}
     partial = folder / f"{_SHARDS}.tmp"
-    # Sorted, so that the order in which threads finish leaves no trace in the checksum of the cache.
+    # Sorted, so that the checksum of the cache does not depend on the order in which threads finish.
     partial.write_text(json.dumps(record, sort_keys=True))
     partial.replace(folder / _SHARDS)
 

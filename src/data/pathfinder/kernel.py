@@ -1,11 +1,11 @@
-"""The compiled generator: one call draws a run of images, each from a random stream of its own.
+"""The compiled generator: one call draws a run of images, each from its own random stream.
 
-Importing this module imports numba; the package does so only when there are images to draw. A first import on a machine
+Importing this module imports numba; the package does so only when there are images to draw. The first call on a machine
 compiles (20 to 60 seconds) and leaves the result beside the source or in numba's cache folder.
 
-An attempt at a pair of target curves fails often (about 400 times per image at 128 px), so what counts is the price of
-a failed attempt: only two byte maps are kept, the mask M and the mask widened by the margin, both updated from short
-lists of pixels or short rows. Nothing is drawn before an attempt has succeeded.
+An attempt at a pair of target curves fails often (about 400 times per image at 128 px), so failed attempts must be
+cheap: only two byte maps are kept, the mask M and the mask widened by the margin, both updated from short lists of
+pixels or short rows. Nothing is drawn before an attempt has succeeded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .paint import draw_curve, draw_disc, expose
 from .stream import below, seed
 from .vector import WIDTH, raise_row
 
-# The constants stand here because numba takes a cached result for current as long as this one file is unchanged;
-# after an edit of paint.py, stream.py or vector.py touch this file as well.
+# The constants stand here because numba reuses a cached result as long as this file is unchanged. After an edit of
+# paint.py, stream.py or vector.py, change this file as well.
 DEGREES = 360
-# Fixed point. A mask is one at ONE and overshoots it by up to a sixth (Lanczos), which a byte must hold.
+# Fixed point: ONE stands for a mask of 1. Masks overshoot 1 by up to a sixth (Lanczos), and a byte must hold them.
 ONE = 200
 OUTSIDE = 255
 WEIGHT = 1 << 20
@@ -31,9 +31,9 @@ WEIGHT = 1 << 20
 FREE = 0.3
 BLOCKED = round(FREE * ONE)
 COLLISION = round(1.8 * ONE)
-# A curve ends where less weight than this is left.
+# A curve ends where the candidates have less total weight than this.
 MINIMUM_WEIGHT = round(1e-4 * ONE * WEIGHT)
-# Retries of the law: of a dash, of a distractor curve.
+# Tries that the law allows for a dash and for a distractor curve.
 DASH_TRIES = 3
 DISTRACTOR_TRIES = 5
 # Random places tried before all places are searched; the result is uniform over the free places either way.
@@ -77,7 +77,7 @@ class Growth(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """State that growing a curve changes: random words, mask, widened mask, sums of weights; and the maps' layout."""
+    """State that growing a curve changes (random words, mask, widened mask, sums of weights), and the maps' layout."""
 
     rng: np.ndarray
     mask: np.ndarray
@@ -106,8 +106,8 @@ def draw(first, key, images, labels, counts, targets, discs, tables, layout, wor
         growth = Growth(*grown, tables.mask[margin], tables.wide[margin], tables.joint[margin])
         restarts = 0
         while True:
-            # Here and not where the dash is placed: most directions are refused at 32 and 64 px, and handing all tables
-            # to a function costs more than the test.
+            # Tested here, before the dash is placed: most directions are refused at 32 and 64 px, and passing all
+            # tables to a function costs more than the test.
             direction = below(rng, DEGREES)
             if usable[margin, direction] and _target_pair(direction, margin, growth, maps, tables, layout, work):
                 break
@@ -166,7 +166,7 @@ def _target_pair(direction, margin, growth, maps, tables, layout, work):
 
 @njit(cache=True)
 def _distractors(margin, growth, maps, tables, layout, work):
-    """Try every distractor; the number of those that found a place. Draws them."""
+    """Try every distractor, draw those that find a place, and return their number."""
     n_placed, rng, usable = 0, work.rng, tables.usable
     for _ in range(layout.distractors):
         if not _has_room(layout, work):
@@ -191,7 +191,7 @@ def _distractors(margin, growth, maps, tables, layout, work):
 
 @njit(cache=True)
 def _distractor(direction, margin, growth, maps, tables, layout, work):
-    """One attempt at a distractor: whether it grew to its length, and whether the maps were touched."""
+    """One attempt at a distractor: (whether it grew to its length, whether the maps were changed)."""
     placed, curve = _seed_anywhere(direction, margin, tables, layout, work)
     if not placed:
         return False, False
@@ -258,7 +258,7 @@ def _add_mask(curve, growth, maps):
 
 @njit(cache=True)
 def _raise_to(canvas, patch, middle, stride):
-    """Maximum of canvas and a patch around the pixel `middle`."""
+    """Raise the canvas to its maximum with a patch around the pixel `middle`."""
     half = len(patch) // 2
     corner = middle - half * stride - half
     for row in range(len(patch)):
@@ -267,7 +267,7 @@ def _raise_to(canvas, patch, middle, stride):
 
 @njit(cache=True)
 def _clear_ring(canvas, layout):
-    """Forget the masks outside of the image, which the law cuts off; a seed would find them blocked."""
+    """Clear the masks outside of the image, which the law cuts off; otherwise seeds would find these pixels blocked."""
     ring, stride = layout.ring, layout.stride
     canvas[: ring * stride] = 0
     canvas[(stride - ring) * stride :] = 0
@@ -286,9 +286,9 @@ def _copy(target, source):
 
 @njit(cache=True)
 def _seed_in_box(direction, margin, tables, layout, work):
-    """First dash of the first curve: (success, y, x, curve). Only a border is blocked: the free places are a box.
+    """First dash of the first curve: (success, y, x, curve). Only a border is blocked, so the free places form a box.
 
-    `direction` is that of the first try; further ones draw their own.
+    `direction` is that of the first try; further tries draw their own.
     """
     rng, low, high = work.rng, layout.seed_border, layout.size - 1 - layout.seed_border
     for _ in range(DASH_TRIES):

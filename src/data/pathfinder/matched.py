@@ -1,4 +1,4 @@
-"""Pairs of images that only their dashes tell apart: both have their discs on the same pixels, and one label each."""
+"""Pairs of images with different labels whose discs lie on the same pixels, so that only the dashes differ."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _CHUNK = 20_000
 def draw_pairs(generator: Generator, n_pairs: int) -> tuple[np.ndarray, np.ndarray]:
     """The first n_pairs pairs of the generator's sequence of images.
 
-    An image joins the earliest image still alone that has its two places and the other label. Pairs stand in the order
-    in which they are completed, so more pairs only add to fewer. The images are drawn twice, the first time for the
-    places alone: most find no partner, and all of them would not fit into memory.
+    An image is paired with the earliest unpaired image that has the same two places and the other label. Pairs stand in
+    the order in which they are completed, so a larger n_pairs only appends pairs. The images are drawn twice, the first
+    time for the places alone: most find no partner, and all of them would not fit into memory.
 
     Args:
         generator: of any setting.

@@ -20,7 +20,7 @@ def draw_curve(dashes, contrast, margin, tables, work):
 def draw_disc(y, x, tables, layout, work):
     """Raise the canvas to a disc around pixel y, x of the image."""
     row, side = tables.marker.shape[0] // 2, tables.marker.shape[0]
-    # The small image that has the disc as far from its edges as the large one has it.
+    # Choose the small image whose disc is as far from the edges as in the large image.
     i = _from_edges(y, layout.size, row)
     j = _from_edges(x, layout.size, row)
     corner = (y - i + layout.ring) * layout.stride + x - j + layout.ring

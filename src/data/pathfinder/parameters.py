@@ -1,4 +1,4 @@
-"""The numbers behind a Pathfinder image: four sizes, three difficulties, and options where the release is in doubt."""
+"""Parameters of Pathfinder images: four sizes, three difficulties, and options where the release is ambiguous."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDERS = {
 CONTRASTS = ("released", "documented")
 ROUNDS = ("first_level", "each_level")
 
-# Raised whenever the same seed gives other images than before, so that old caches are recognised.
+# Raised whenever a change makes the same seed give other images, so that old caches are recognised.
 # Law 1 lacked the full-mask element, the refused directions and the unguarded ceil, and misplaced masks at 128 px.
 LAW_VERSION = 2
 
@@ -36,12 +36,12 @@ class Parameters:
         marker_radius: radius of the two discs.
         contour_length: dashes in each target curve.
         distractor_length: dashes in each distractor curve.
-        distractors: rounds in which a distractor curve is tried (some fail, fewer are placed).
+        distractors: number of distractor curves that are tried; some fail, so fewer are placed.
         paddle_length, paddle_thickness: one dash.
         paddle_margins: distance kept between a dash and its neighbours; drawn uniformly per image.
-        continuity: factor on the turning angle before it is weighed, larger is smoother.
+        continuity: factor on the turning angle in its weight; larger gives smoother curves.
         curve_contrast: factor on the brightness of every curve.
-        paddle_contrast: further factor on that of the two target curves.
+        paddle_contrast: further factor on the brightness of the two target curves.
     """
 
     size: int
@@ -67,7 +67,7 @@ class Parameters:
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """How a recipe differs from the wanted one, in words: "law 1 (wanted: 2), distractors 3 (wanted: 10)"."""
     keys = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
-    # The law first: with another one the rest matters little.
+    # The law comes first: if it differs, the rest matters little.
     keys.sort(key=lambda key: key != "law")
     return ", ".join(f"{key} {found.get(key, 'missing')} (wanted: {wanted.get(key, 'none')})" for key in keys)
 
@@ -92,10 +92,11 @@ _SIZES: dict[int, dict[str, Any]] = {
 }  # fmt: skip
 SIZES = tuple(_SIZES)
 
-# Measured on released images; at the other sizes none was at hand.
+# Measured on released images; none was available at the other sizes.
 _RELEASED_CONTRAST = {64: 0.93, 128: 0.82}
-# Dashes that all distractors of one image have together. Rounds are these over the distractor length: the public
-# wrapper takes the length of its first level, 2 dashes, for every level. At 32 px the documented division rounds down.
+# Total number of dashes in the distractors of one image. The number of rounds is this over the distractor length; the
+# public wrapper uses the length of its first level, 2 dashes, at every level. At 32 px the documented division rounds
+# down.
 _DISTRACTOR_DASHES = {32: 20, 64: 22, 128: 35, 256: 30}
 
 
@@ -109,9 +110,9 @@ def parameters(
         difficulty: "easy" (6 dashes), "intermediate" (9) or "hard" (14, the benchmark's tasks).
         contrast: "released", the brightness of the released images at 64 px (0.93) and 128 px (0.82), and elsewhere
             the documented one; or "documented" everywhere (0.8 and 0.9).
-        rounds: of distractors. "first_level", what the public generator does: 10, 11, 18 and 15 at 32, 64, 128 and 256
-            px, at every difficulty. "each_level", the literal reading of the documentation, which divides by the
-            distractor length of the difficulty: 5, 6, 9 and 8 at the hard level.
+        rounds: rule for the number of distractors. "first_level", as in the public generator: 10, 11, 18 and 15 at 32,
+            64, 128 and 256 px, at every difficulty. "each_level", the literal reading of the documentation, which
+            divides by the distractor length of the difficulty: 5, 6, 9 and 8 at the hard level.
     Raises:
         UsageError: a value outside the lists above.
     """

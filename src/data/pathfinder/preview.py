@@ -1,4 +1,4 @@
-"""A sheet of images with their numbers and labels, for looking at."""
+"""Preview sheet of images with their numbers and labels."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LEAST_SIDE = 128
 
 
 def write_sheet(path: Path, drawn: Images, first: int = 0) -> None:
-    """Save the images as a near-square grid, each enlarged to at least 128 px and named by number and label.
+    """Save the images as a near-square grid, each enlarged to at least 128 px and titled with its number and label.
 
     Args:
         path: picture file.
         drawn: images to show.
-        first: number of the first.
+        first: number of the first image.
     """
     from PIL import Image, ImageDraw
 

@@ -1,11 +1,11 @@
-"""The benchmark's own files: `imgs/<group>/sample_<k>.png` and a text table per group, read and written.
+"""Read the benchmark's own files: `imgs/<group>/sample_<k>.png` and a text table per group.
 
 A table `metadata/<group>.npy` is text in spite of its name, one line per image, separated by spaces:
 
     imgs/0 sample_0.png 0 1 1.0 14 4.666666666666667 2 0.5 1 1
 
-folder, file, index in the group, label, continuity, contour length, distractor length, paddle length, thickness,
-margin, number of contrasts. The public generator writes a real array file instead; both are read.
+The columns are folder, file, index in the group, label, continuity, contour length, distractor length, paddle length,
+thickness, margin, number of contrasts. The public generator writes a real array file instead; both are read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 def expected(size: int, difficulty: str, task: str) -> Expected:
-    """What the folder of one size looks like."""
+    """Expected layout of the folder of one size."""
     folder = FOLDERS[difficulty]
     return Expected(
         task=task,
@@ -51,13 +51,13 @@ def expected(size: int, difficulty: str, task: str) -> Expected:
 
 
 def find_all(data_dir: Path, size: int, difficulty: str, task: str) -> list[Path]:
-    """Folders that hold images of this size and difficulty, best first, whatever they are called."""
+    """Folders of any name that hold images of this size and difficulty, best first."""
     folders = expected(size, difficulty, task).find_all(data_dir)
     return [folder for folder in folders if image_size(folder / FOLDERS[difficulty]) == size]
 
 
 def image_size(folder: Path) -> int | None:
-    """Side of the images in the folder of a difficulty, by the first one that can be opened; None without any."""
+    """Side of the first image that can be opened in the folder of a difficulty; None if there is none."""
     from PIL import Image
 
     groups = sorted((folder / "imgs").iterdir()) if (folder / "imgs").is_dir() else []
@@ -67,7 +67,7 @@ def image_size(folder: Path) -> int | None:
                 with Image.open(path) as image:
                     return image.size[0]
             except (OSError, SyntaxError, *_too_large()):
-                # Empty or damaged: whoever reads it will say so, with its name.
+                # An empty or damaged file is reported by name when the images are read.
                 continue
     return None
 
@@ -78,7 +78,7 @@ def read_tables(folder: Path) -> tuple[list[Row], str]:
     Args:
         folder: of a difficulty.
     Raises:
-        UsageError: a table with another name than a number, a row without a label 0 or 1, or a file outside `folder`.
+        UsageError: a table is not named by a number, or a row lacks a label 0 or 1 or names a file outside `folder`.
     """
     tables = {_number(path): path for path in (folder / "metadata").iterdir() if not path.name.startswith(".")}
     digest, rows = hashlib.sha256(), []
@@ -90,7 +90,7 @@ def read_tables(folder: Path) -> tuple[list[Row], str]:
 
 
 def read_images(folder: Path, rows: list[Row], size: int) -> Iterator[tuple[Row, np.ndarray | None]]:
-    """Images (size, size) uint8 of the rows, in order; None for a file of zero bytes, which the release has one of.
+    """Images (size, size) uint8 of the rows, in order; None for a file of zero bytes (the release has one).
 
     Raises:
         UsageError: a file is missing, cut short, or of another size.
@@ -101,7 +101,7 @@ def read_images(folder: Path, rows: list[Row], size: int) -> Iterator[tuple[Row,
         return _image(folder / row.file, size)
 
     with ThreadPoolExecutor() as pool, progress(f"Reading {folder}", len(rows)) as advance:
-        # In pieces: all at once would hold every image in memory.
+        # Read in pieces: mapping all rows at once would hold every image in memory.
         for start in range(0, len(rows), GROUP):
             piece = rows[start : start + GROUP]
             for row, image in zip(piece, pool.map(read, piece), strict=True):
@@ -122,7 +122,7 @@ def _fields(path: Path, content: bytes) -> list[list[str]]:
         try:
             return [[str(field) for field in row] for row in read_npy(path)]
         except (ValueError, TypeError, SystemError) as error:
-            # The last is Python's for a text of characters that do not exist.
+            # Python raises SystemError for a text of characters that do not exist.
             raise UsageError(f"{path} holds no table ({error}): copy or download it again.") from error
     try:
         return [line.split() for line in content.decode().splitlines() if line]
@@ -149,7 +149,7 @@ def _image(path: Path, size: int) -> np.ndarray | None:
         if path.stat().st_size == 0:
             return None
         with Image.open(path) as image:
-            # Before decoding: a small file may claim a huge image.
+            # Check before decoding: a small file may claim a huge image.
             if image.size != (size, size):
                 raise UsageError(f"{path} is {image.size[0]} x {image.size[1]} pixels, expected {size} x {size}.")
             return np.asarray(image.convert("L"))
@@ -160,7 +160,7 @@ def _image(path: Path, size: int) -> np.ndarray | None:
 
 
 def _too_large() -> tuple[type[Exception], ...]:
-    """What Pillow says of an image that claims more pixels than anybody's; the second where warnings are errors."""
+    """Exceptions of Pillow for an image that claims too many pixels; the second one where warnings are errors."""
     from PIL import Image
 
     return Image.DecompressionBombError, Image.DecompressionBombWarning

@@ -25,7 +25,7 @@ def below(rng, n):
 
 @njit(cache=True)
 def seed(rng, key, index):
-    """State of the stream of one image: splitmix64 words from a mix of key and index."""
+    """Set the state `rng` of one image's stream: splitmix64 words from a mix of key and index."""
     state = _mix(np.uint64(key)) ^ _mix(np.uint64(index) + np.uint64(0x9E3779B97F4A7C15))
     for i in range(4):
         state += np.uint64(0x9E3779B97F4A7C15)

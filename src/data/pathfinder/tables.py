@@ -1,12 +1,13 @@
-"""Everything of a setting that does not depend on the image: dashes, their masks, directions and weights.
+"""Tables that depend on a setting but not on the image: dashes, their masks, directions and weights.
 
 A dash starts at a pixel and points along one of finitely many directions: the 360 whole degrees for the first dash of a
 curve, then the pixels of the circle on which the next dash may start. So each dash, each mask and each turning weight
 is computed once here, and the kernel only copies short lists of pixels. Masks and weights are integers. Brightness and
-moves are floats, computed in the order of the public generator: its grey levels and rounded moves show that order.
+moves are floats, computed in the order of the public generator, because its grey levels and rounded moves depend on
+that order.
 
-Positions are flat indices into a canvas of side `Layout.stride`, which surrounds the image by `Layout.ring` pixels:
-no list of pixels then needs a bounds check.
+Positions are flat indices into a canvas of side `Layout.stride`, which surrounds the image by `Layout.ring` pixels, so
+that no list of pixels needs a bounds check.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Tables(NamedTuple):
     """Integer tables of the kernel.
 
     The first axis is the margin and the second the direction of the dash: 360 degrees, then the circle. Flat steps
-    start where the dash starts; lists of different lengths are padded, and their lengths stand in `numbers`. Few arrays
-    with many columns, because a compiled call pays for every array that it is given.
+    start where the dash starts; lists of different lengths are padded, and their lengths stand in `numbers`. There are
+    few arrays with many columns, because every array argument adds to the cost of a compiled call.
 
     numbers: (margins, directions, 2) number of choices, of core pixels.
     choices: (margins, directions, k, 3) from the next pivot to a pixel where a dash may start, the direction of that
@@ -43,11 +44,11 @@ class Tables(NamedTuple):
         margins share one side: smaller masks are padded alike on all sides, so that the start stays in the middle.
     wide: the same for the mask widened by the disc of radius margin.
     joint: (margins, directions, 2) float64 move (dy, dx) from one pivot to the next, before it is rounded up.
-    head, back: (margins, 360, 2) float64 moves from the tail of a first dash to its head, from there to its pivot.
+    head, back: (margins, 360, 2) float64 moves from the tail of a first dash to its head and from there to its pivot.
     usable: (margins, 360) 1 where a first dash may point in a direction; see `_usable`.
     line_at, line, n_line: the dash; `line` (float32) has a leading axis (target, distractor) for their contrasts.
     element_at, n_element: pixels that must be free around the tail of a first dash.
-    reach: (margins, 360, 4) lowest and highest dy, lowest and highest dx of those.
+    reach: (margins, 360, 4) lowest and highest dy, lowest and highest dx of these pixels.
     second: (360, 2) float64 moves from the first to the second seed, before they are rounded.
     marker: (edge, edge, side, side) float64, a disc at pixel (row, column) of a small image; see `_markers`.
     empty, empty_wide: (margins, canvas_bytes) mask and widened mask of an image without curves.
@@ -75,7 +76,7 @@ class Tables(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Plain numbers of the kernel: see `Parameters`, and the module's docstring for `ring` and `stride`."""
+    """Numbers that the kernel needs: see `Parameters`, and the module's docstring for `ring` and `stride`."""
 
     size: int
     ring: int
@@ -88,7 +89,7 @@ class Layout(NamedTuple):
 
 
 def build(setting: Parameters) -> tuple[Tables, Layout]:
-    """Tables of a setting; about a second."""
+    """Compute the tables of a setting, in about a second."""
     margin = max(setting.paddle_margins)
     ring = setting.paddle_length + 2 * margin + math.ceil(setting.paddle_thickness) + margin + 2
     layout = Layout(
@@ -116,10 +117,10 @@ def angles(setting: Parameters, margin: int) -> np.ndarray:
 
 
 def moved(place: float, move: float) -> int:
-    """A coordinate after a move, rounded up: without a guard, as in the public generator.
+    """A coordinate after a move, rounded up without a guard against rounding errors, as in the public generator.
 
     sin(pi) and cos(pi / 2) are not zero but 1.2e-16 and 6e-17. Near the left and upper edge the sum keeps them, and the
-    move is a pixel longer; elsewhere the coordinate absorbs them. `kernel._moved` is its compiled twin.
+    move is a pixel longer; elsewhere the coordinate absorbs them. `kernel._moved` is the compiled form.
     """
     return math.ceil(place + move)
 
@@ -142,11 +143,11 @@ def buffers(layout: Layout) -> Work:
 
 
 def fingerprint(tables: Tables) -> str:
-    """Checksum of the tables: differs if another version of the drawing library draws other dashes."""
+    """Checksum of the tables; it differs if another version of the drawing library draws other dashes."""
     digest = hashlib.sha256()
     for table in tables:
-        # Floats as millionths: the last bit of a sine differs between machines, which changes no image but for the
-        # exact zeros of sine and cosine, whose rounding errors are the same everywhere.
+        # Floats are rounded to millionths: the last bit of a sine differs between machines. That changes no image,
+        # except at the exact zeros of sine and cosine, whose rounding errors are the same everywhere.
         whole = np.rint(table * 1e6) if table.dtype.kind == "f" else table
         digest.update(np.ascontiguousarray(whole, dtype="<i8").tobytes())
     return digest.hexdigest()[:16]
@@ -160,7 +161,7 @@ def _of_margin(setting: Parameters, layout: Layout, margin: int, largest: int) -
     allowed = [np.flatnonzero(row) for row in weights]
     steps = _flat(circle, stride)
     choices = [np.stack([steps[k], k + DEGREES, row[k]], 1) for row, k in zip(weights, allowed, strict=True)]
-    # The first dash is drawn from its tail; a later one starts at its head and points back.
+    # The first dash is drawn from its tail; a later dash starts at its head and points back.
     dashes = [dash(setting, margin, a) for a in np.concatenate([angle[:DEGREES], turned(angle[DEGREES:])])]
     lines = [_largest_first(line, stride) for line, _ in dashes]
     masks = [_whole(mask) for _, mask in dashes]
@@ -168,7 +169,7 @@ def _of_margin(setting: Parameters, layout: Layout, margin: int, largest: int) -
     cores = [np.stack(_largest_first(np.where(mask >= COLLISION - peak, mask, 0), stride), 1) for mask in masks]
     contrasts = (setting.curve_contrast * setting.paddle_contrast, setting.curve_contrast)
     elements = [_element(mask, length + margin) for _, mask in dashes[:DEGREES]]
-    # On each side, a pixel of margin makes the mask one pixel larger and the widened mask two.
+    # On each side, one more pixel of margin makes the mask one pixel larger and the widened mask two.
     room = largest - margin
     empty = _frame(setting, layout, outside=0)
     return {
@@ -202,7 +203,7 @@ def turned(angle: np.ndarray) -> np.ndarray:
 
 
 def _moves(angle: np.ndarray, distance: int) -> np.ndarray:
-    """(dy, dx) of moves in the directions `angle`, before rounding. math.sin, since numpy's differs in the last bit."""
+    """(dy, dx) of moves in the directions `angle`, before rounding; math.sin, as numpy's differs in the last bit."""
     return np.array([[distance * math.sin(a), distance * math.cos(a)] for a in angle])
 
 
@@ -214,7 +215,7 @@ def _circle(radius: int) -> np.ndarray:
 
 
 def _turn_weights(before: np.ndarray, after: np.ndarray, continuity: float) -> np.ndarray:
-    """cos(min(continuity * |turn|, pi / 2))**2 as multiples of 1 / WEIGHT: i[before, after]."""
+    """cos(min(continuity * |turn|, pi / 2))**2 as integer multiples of 1 / WEIGHT, indexed [before, after]."""
     turn = np.abs(np.angle(np.exp(1j * (after - before[:, None]))))
     return np.rint(np.cos(np.minimum(turn * continuity, np.pi / 2)) ** 2 * WEIGHT).astype(np.int64)
 
@@ -222,7 +223,7 @@ def _turn_weights(before: np.ndarray, after: np.ndarray, continuity: float) -> n
 def dash(setting: Parameters, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
     """Line (float32, WHITE where it is full) and mask (float32, 1 where it is full) of a dash from the patch's middle.
 
-    The resampling is the floating-point one, which neither clips nor rounds: that is what the released images show.
+    The resampling is in floating point, which neither clips nor rounds, as the released images show.
     """
     scale = setting.antialias
     half = setting.paddle_length + math.ceil(setting.paddle_thickness) + margin
@@ -246,7 +247,7 @@ def brightness(values: np.ndarray, contrast: float) -> np.ndarray:
 
 
 def _whole(mask: np.ndarray) -> np.ndarray:
-    """A mask as multiples of 1 / ONE, rounded so that exactly what is above FREE is above BLOCKED."""
+    """A mask as multiples of 1 / ONE, rounded so that exactly the values above FREE are above BLOCKED."""
     whole = np.rint(mask.astype(np.float64) * ONE).astype(np.int64)
     return np.where(mask > FREE, np.maximum(whole, BLOCKED + 1), whole)
 
@@ -257,10 +258,10 @@ def _widened(mask: np.ndarray, margin: int) -> np.ndarray:
 
 
 def _element(mask: np.ndarray, radius: int) -> np.ndarray:
-    """Pixels (dy, dx) that a first dash needs free, in spread order so that a blocked place shows at once.
+    """Pixels (dy, dx) that must be free for a first dash, in spread order so that a blocked place is found early.
 
-    These are the pixels of the full mask alone: the public generator casts the mask to bytes first. The element is cut
-    to a square of side 2 * radius + 1 whose middle is one pixel off the tail in both directions.
+    Only pixels where the mask is full count, because the public generator first casts the mask to bytes. The element is
+    cut to a square of side 2 * radius + 1 whose middle is one pixel off the tail in both directions.
     """
     pixels = np.argwhere(mask >= 1) - len(mask) // 2 + 1
     pixels = pixels[(np.abs(pixels) <= radius).all(1)]
@@ -270,7 +271,7 @@ def _element(mask: np.ndarray, radius: int) -> np.ndarray:
 def _usable(element: np.ndarray) -> bool:
     """Whether every pixel of an image has part of its element in the image; the corners are the hardest.
 
-    Where it has not, the public generator's search reports that no place is free, in the whole image.
+    Otherwise the public generator's search reports that no place in the whole image is free.
     """
     return all(((element * corner) >= 0).all(1).any() for corner in ((1, 1), (1, -1), (-1, 1), (-1, -1)))
 
@@ -281,7 +282,7 @@ def _disc(radius: int) -> np.ndarray:
 
 
 def _frame(setting: Parameters, layout: Layout, outside: int) -> np.ndarray:
-    """Canvas that is 0 where curves may go, ONE in the padding, `outside` around the image."""
+    """Canvas that is 0 where curves may go, ONE in the padding and `outside` around the image."""
     frame = np.full((layout.stride, layout.stride), outside, np.int64)
     image = frame[layout.ring : -layout.ring, layout.ring : -layout.ring]
     image[:] = ONE
@@ -300,7 +301,7 @@ def _canvas_bytes(stride: int) -> int:
 
 
 def _markers(setting: Parameters) -> np.ndarray:
-    """Discs near an edge are cut and resampled differently: one small image per distance from both edges.
+    """Images of discs, one per distance from both edges: near an edge discs are cut and resampled differently.
 
     Entry [i, j] is an image of side 2 * edge + 1 with a disc at (i, j); i = edge stands for every place that is at
     least `edge` pixels from the top and bottom.
@@ -322,7 +323,7 @@ def _markers(setting: Parameters) -> np.ndarray:
 
 
 def _rows(patches: Sequence[np.ndarray]) -> np.ndarray:
-    """Patches of one size as bytes, with rows of WIDTH: a row is then one step of the processor's vector unit."""
+    """Patches of one size as bytes, with rows of WIDTH, so that a row is one step of the processor's vector unit."""
     side = patches[0].shape[0]
     rows = np.zeros((len(patches), side, WIDTH), np.uint8)
     rows[:, :, :side] = np.maximum(patches, 0)

@@ -1,7 +1,7 @@
 """One step of the vector unit for compiled code: the maximum of two rows of bytes.
 
-LLVM vectorises a plain loop over so few bytes badly, because the arrays might overlap. Written out it takes a fifth to
-a tenth of the time, and most of the generator's time was spent there.
+LLVM vectorises a plain loop over so few bytes badly, because the arrays might overlap. Written out, it takes a fifth to
+a tenth of the time of that loop, which took most of the generator's time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# Bytes of a row; LLVM splits or joins them for the vector unit that there is.
+# Bytes of a row; LLVM splits or joins them to fit the machine's vector unit.
 WIDTH = 32
 
 

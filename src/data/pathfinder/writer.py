@@ -1,4 +1,4 @@
-"""Generated images in the layout of the release, for programs that read that."""
+"""Write generated images in the layout of the release, for programs that read this layout."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _RECIPE = "generator.json"
 
 
 def write_release(folder: Path, generator: Generator, difficulty: str, n: int, workers: int | None = None) -> Path:
-    """Write images 0 .. n - 1 below `folder/pathfinder<size>/<difficulty>/`; an interrupted call is continued.
+    """Write images 0 .. n - 1 below `folder/pathfinder<size>/<difficulty>/`; continue where an earlier call stopped.
 
-    A group of 1,000 images is complete once its table is there, which is written last.
+    A group of 1,000 images is complete once its table exists, which is written last.
 
     Args:
         folder: made when missing.
         generator: draws the images.
         difficulty: names the folder, as in `parameters`.
-        n: images; a later call with a larger n adds to the same folder.
+        n: number of images; a later call with a larger n adds to the same folder.
         workers: threads; no effect on the images.
     Returns:
         The folder of the difficulty.
@@ -46,11 +46,11 @@ def write_release(folder: Path, generator: Generator, difficulty: str, n: int, w
 
 
 def _claim(target: Path, generator: Generator) -> None:
-    """Mark the folder as made with this recipe, or refuse one that was made otherwise."""
+    """Mark the folder as made with this recipe, or refuse a folder that was made otherwise."""
     path = target / _RECIPE
     if not path.exists():
         if target.exists() and any(target.iterdir()):
-            raise UsageError(f"{target} holds files already, and nothing is written over. Name another folder.")
+            raise UsageError(f"{target} already holds files; nothing is overwritten. Name another folder.")
         (target / "imgs").mkdir(parents=True, exist_ok=True)
         (target / "metadata").mkdir(exist_ok=True)
         path.write_text(json.dumps(generator.recipe, indent=1) + "\n")
@@ -90,7 +90,7 @@ def _write_group(target: Path, generator: Generator, group: range) -> None:
 
 
 def _line(generator: Generator, number: int, index: int, label: int, margin: int) -> str:
-    """A row of the table; the distractor length stands there before rounding, as in the release."""
+    """A row of the table, with the distractor length before rounding, as in the release."""
     setting = generator.setting
     values = (
         f"imgs/{number}", f"sample_{index}.png", index, label, float(setting.continuity), setting.contour_length,

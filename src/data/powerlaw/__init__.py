@@ -1,4 +1,4 @@
-"""Tasks from the regime of power laws, whose best possible score is known. Generated; not part of LRA."""
+"""Generated tasks with power-law memory, whose best possible score is known; not part of LRA."""
 
 from . import denoise, hurst, predict, recall, transients, warp
 

@@ -1,4 +1,4 @@
-"""What the tasks share: the process of an exponent, samples as arrays, and the error of an estimate."""
+"""Helpers of the tasks: the process of a given exponent, samples as arrays, and the error of an estimate."""
 
 from __future__ import annotations
 

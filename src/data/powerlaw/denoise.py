@@ -1,4 +1,4 @@
-"""A signal with long memory in white noise, against the Wiener filter of the same positions."""
+"""Denoising of a signal with long memory in white noise, compared with the Wiener filter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .common import arrays_of_test, process_of, squared_error
 
 
 class _Denoise(DrawnData):
-    """y = x + white noise, x of variance 1; what is x_t, at every position?"""
+    """Estimate x_t at every position from y = x + white noise, where x has variance 1."""
 
     task = "regression"
     d_input = d_target = 1
@@ -39,13 +39,13 @@ class _Denoise(DrawnData):
         self.noise, self._kind, self._d = float(noise), process, float(d)
 
     def sample(self, rng: np.random.Generator, split: str, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """y and x."""
+        """The noisy y and the signal x."""
         x = self.process.sample(rng, self.l_max)
         y = x + math.sqrt(self.noise) * rng.standard_normal(self.l_max)
         return y.astype(np.float32)[:, None], x.astype(np.float32)[:, None]
 
     def reference(self) -> dict[str, float]:
-        """See the class."""
+        """Reference scores; see the class."""
         y, x = (array[:, :, 0] for array in arrays_of_test(self))
         causal, smoother = (kind(self.process, self.noise, self.l_max) for kind in (WienerFilter, Smoother))
         best, limit = (causal, filtering_limit) if self.causal else (smoother, smoothing_limit)
@@ -65,17 +65,17 @@ class _Denoise(DrawnData):
 
 @register_dataset("powerlaw-denoise")
 class PowerlawDenoise(_Denoise):
-    """A signal of variance 1 in white noise: what is x_t, given y_0 .. y_t? Asked at every position.
+    """Estimate a signal x_t of variance 1 in white noise from y_0 .. y_t, at every position t.
 
-    `reference()` scores on the test split: "optimal", which is the causal Wiener filter of each position's finite past;
-    the non-causal one, which sees the future; "present value", y_t shrunk; "mean", which is 0.
+    `reference()` scores on the test split: "optimal", the causal Wiener filter of each position's finite past; the
+    non-causal filter, which also uses the future; "present value", y_t scaled down; "mean", which is 0.
 
     Args:
         data_dir: not used; there are no files.
         n_train, n_val, n_test, length, seed: see `GeneratedData`.
         process: "arfima" (0, d, 0), or "fgn", fractional Gaussian noise of H = d + 1/2.
         d: memory of the signal in (-1/2, 1/2).
-        noise: variance of the noise, 1e-4 to 1e4; the signal has 1.
+        noise: variance of the noise, 1e-4 to 1e4; the signal has variance 1.
     """
 
     name = "powerlaw-denoise"
@@ -98,7 +98,7 @@ class PowerlawDenoise(_Denoise):
 
 @register_dataset("powerlaw-smooth")
 class PowerlawSmooth(_Denoise):
-    """`powerlaw-denoise` with the whole of y known at every position; the optimum is the non-causal Wiener filter.
+    """`powerlaw-denoise` with all of y known at every position; the optimum is the non-causal Wiener filter.
 
     Args:
         data_dir: not used; there are no files.

@@ -1,4 +1,4 @@
-"""The exponent of a sample, against Whittle's estimate and the posterior mean."""
+"""Estimation of the exponent of a sample, compared with Whittle's estimate and the posterior mean."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .common import arrays_of_test, squared_error
 
 @register_dataset("powerlaw-hurst")
 class PowerlawHurst(DrawnData):
-    """What is H of this fractional Gaussian noise of variance 1? H is uniform in [low, high].
+    """Estimate H of a sample of fractional Gaussian noise of variance 1; H is uniform in [low, high].
 
-    `reference()` scores on the test split: "optimal", the mean of H given the sample, whose expected squared error
-    nothing beats; "Whittle", which leaves the variance free; "constant", the middle of the interval.
+    `reference()` scores on the test split: "optimal", the mean of H given the sample, which has the least expected
+    squared error; "Whittle", which treats the variance as unknown; "constant", the middle of the interval.
 
     Args:
         data_dir: not used; there are no files.
         n_train, n_val, n_test, length, seed: see `GeneratedData`.
-        low, high: of H, in (0, 1).
+        low, high: range of H, within (0, 1).
     """
 
     name = "powerlaw-hurst"
@@ -54,7 +54,7 @@ class PowerlawHurst(DrawnData):
         return x.astype(np.float32)[:, None], np.array([hurst], dtype=np.float32)
 
     def reference(self) -> dict[str, float]:
-        """See the class."""
+        """Reference scores; see the class."""
         x, hurst = (array[..., 0] for array in arrays_of_test(self))
         return {
             "optimal": squared_error(posterior_mean(x, FractionalNoise, self.low, self.high), hurst),

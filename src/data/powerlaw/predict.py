@@ -1,4 +1,4 @@
-"""Prediction of a process with long memory, against the best predictor of the same finite past."""
+"""Prediction of a process with long memory, compared with the best predictor from the same finite past."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _ORDERS = (1, 2, 8, 32)
 
 @register_dataset("powerlaw-predict")
 class PowerlawPredict(DrawnData):
-    """What is x_{t+h}, given x_0 .. x_t? Asked at every position t of every sample, variance 1.
+    """Predict x_{t+h} from x_0 .. x_t at every position t; the process has variance 1.
 
-    The past of position t is finite, so the optimum is that of each position, averaged. `reference()` scores on the
-    test split: "optimal", the best predictor from x_0 .. x_t; "AR(p)", the best from the last p values; "last value";
-    "mean", which is 0. "optimal, expected" is the expectation of the first over all samples, and "infinite past,
-    expected" what no past however long would beat (for h = 1 the innovation variance).
+    The past of position t is finite, so the optimum is the average of the optimum of each position. `reference()`
+    scores on the test split: "optimal", the best predictor from x_0 .. x_t; "AR(p)", the best from the last p values;
+    "last value"; "mean", which is 0. "optimal, expected" is the expectation of the first over all samples, and
+    "infinite past, expected" the lower bound for a past of any length (for h = 1 the innovation variance).
 
     Args:
         data_dir: not used; there are no files.
         n_train, n_val, n_test, length, seed: see `GeneratedData`.
         process: "arfima" (0, d, 0), or "fgn", fractional Gaussian noise of H = d + 1/2.
-        d: memory in (-1/2, 1/2); 0 is white noise, which nothing predicts.
+        d: memory in (-1/2, 1/2); 0 is white noise, which cannot be predicted.
         horizon: h, 1 to 4,096.
     """
 
@@ -61,7 +61,7 @@ class PowerlawPredict(DrawnData):
         return x[: self.l_max], x[self.horizon :]
 
     def reference(self) -> dict[str, float]:
-        """See the class."""
+        """Reference scores; see the class."""
         x, y = (array[:, :, 0] for array in arrays_of_test(self))
         best = OptimalPredictor(self.process, self.l_max, self.horizon)
         short = {f"AR({p})": ShortPredictor(self.process, p, self.horizon) for p in _ORDERS if p <= self.l_max}

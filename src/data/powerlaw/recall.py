@@ -1,4 +1,4 @@
-"""Recall of the past at every scale, asked for at delays with a heavy tail."""
+"""Recall of the past at every scale, with queries at heavy-tailed delays."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ..options import check_real, check_required, is_real
 class PowerlawRecall(DrawnData):
     """Was the mean over the window from 2 D - 1 to D steps ago positive? Asked `queries` times a sample.
 
-    Channel 0 is white noise of variance 1. A 1 in channel 1 + k is a question and asks for D = 2^k. The delays have a
-    truncated Pareto law, P(D >= 2^k) proportional to 2^(-tail k) - 2^(-tail scales), and the resolution asked for is
-    proportional to the delay. Questions come in the second half, where every window lies inside the sample. A layer
-    whose kernel has the correlation c with a window is right in 1 - arccos(c) / pi of its questions.
+    Channel 0 is white noise of variance 1. A 1 in channel 1 + k is a question about D = 2^k. The delays have a
+    truncated Pareto law, P(D >= 2^k) proportional to 2^(-tail k) - 2^(-tail scales), and the window is as long as the
+    delay. Questions come in the second half, where every window lies inside the sample. A layer whose kernel has the
+    correlation c with a window answers 1 - arccos(c) / pi of the questions about it correctly.
 
-    `reference()` scores on the test split: "optimal" is 1; "memory of n steps" answers what the last n + 1 values tell
-    and guesses the rest.
+    `reference()` scores on the test split: "optimal" is 1; "memory of n steps" answers the questions whose window lies
+    in the last n + 1 values and guesses the rest.
 
     Args:
         data_dir: not used; there are no files.
         n_train, n_val, n_test, seed: see `GeneratedData`.
         length: steps of a sample, at least 2^(scales + 1).
         scales: number of delays, 1 to 16.
-        tail: exponent of the delays in [0, 5]; 0 asks for every scale alike.
-        queries: questions a sample, 1 to length / 2, at positions drawn without repetition.
+        tail: exponent of the delays in [0, 5]; 0 makes all scales equally frequent.
+        queries: questions per sample, 1 to length / 2, at positions drawn without repetition.
     """
 
     name = "powerlaw-recall"
@@ -83,11 +83,11 @@ class PowerlawRecall(DrawnData):
         return x, targets
 
     def delays(self, x: np.ndarray) -> np.ndarray:
-        """(n, L) the delay D asked for at each position of inputs (n, L, d_input); 0 where nothing is asked."""
+        """(n, L) delay D of the question at each position of inputs (n, L, d_input); 0 where there is none."""
         return (x[:, :, 1:] * 2.0 ** np.arange(self.scales)).sum(axis=2).astype(np.int64)
 
     def reference(self) -> dict[str, float]:
-        """See the class."""
+        """Reference scores; see the class."""
         split = self.split("test")
         asked = self.delays(np.stack([split[index][0] for index in range(len(split))]))
         asked = asked[asked > 0]

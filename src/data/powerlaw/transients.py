@@ -1,4 +1,4 @@
-"""Is there a short event in a slow background? Against the likelihood ratio."""
+"""Detection of a short event in a slow background, compared with the likelihood ratio."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .common import arrays_of_test, process_of
 
 @register_dataset("powerlaw-transients")
 class PowerlawTransients(TwoClasses):
-    """Does this stretch of long-memory noise hold a transient? Half of the samples do, at an unknown place.
+    """Detect a transient at an unknown place in long-memory noise; half of the samples hold one.
 
     The background has variance 1. The transient is one period of a sine under a Hann window, `width` steps long, with
     the peak height `height`, anywhere in the sample.
 
-    `reference()` scores on the test split: "optimal", the likelihood ratio over all places, the best of all detectors;
+    `reference()` scores on the test split: "optimal", the likelihood ratio over all places, which is the best detector;
     "chance".
 
     Args:
@@ -30,8 +30,8 @@ class PowerlawTransients(TwoClasses):
         n_train, n_val, n_test, length, seed: see `GeneratedData`; at most 4,096 steps.
         process: "arfima" (0, d, 0), or "fgn", fractional Gaussian noise of H = d + 1/2.
         d: memory of the background in (-1/2, 1/2).
-        width: steps, 4 to length / 2.
-        height: > 0.
+        width: steps of the transient, 4 to length / 2.
+        height: peak height of the transient, in (0, 1e6].
     """
 
     name = "powerlaw-transients"
@@ -72,7 +72,7 @@ class PowerlawTransients(TwoClasses):
         return x.astype(np.float32)[:, None]
 
     def log_likelihood_ratio(self, x: np.ndarray) -> np.ndarray:
-        """(n,) of samples (n, L): log of the mean over places of exp(s' G^-1 x - s' G^-1 s / 2).
+        """(n,) log likelihood ratio of samples (n, L): log of the mean over places of exp(s' G^-1 x - s' G^-1 s / 2).
 
         s is the transient at a place, G the covariance of the background.
         """
@@ -87,7 +87,7 @@ class PowerlawTransients(TwoClasses):
         return special.logsumexp(exponents, axis=1) - np.log(places)
 
     def reference(self) -> dict[str, float]:
-        """See the class."""
+        """Reference scores; see the class."""
         x, label = arrays_of_test(self)
         said = self.log_likelihood_ratio(x[:, :, 0]) > 0
         return {"optimal": float((said == label).mean()), "chance": 0.5}

@@ -20,21 +20,21 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 @register_dataset("powerlaw-warp")
 class PowerlawWarp(DrawnData):
-    """`powerlaw-denoise` in continuous time: trained and validated on one sampling, tested on another of the same law.
+    """`powerlaw-denoise` in continuous time: trained and validated at one sampling rate, tested at another.
 
-    The signal is a sum of 12 Ornstein-Uhlenbeck processes with time scales from 1 to 1,000 and variance 1 in all, whose
+    The signal is a sum of 12 Ornstein-Uhlenbeck processes with time scales from 1 to 1,000 and total variance 1, whose
     covariance falls about as time^(-exponent). At speed s it is sampled every s units of time for `length` units, so
     that a test sample has length / s steps; the noise of a step is white noise averaged over the step, of variance
-    noise / s. A layer in continuous time that is told s (`scaled`) has nothing to learn anew.
+    noise / s. A continuous-time layer whose step dt is multiplied by s (`scaled`) needs no further training.
 
     `reference()` scores on the test split: "optimal", the causal Wiener filter at the speed of the split; "present
-    value", y_t shrunk; "mean", which is 0.
+    value", y_t scaled down; "mean", which is 0.
 
     Args:
         data_dir: not used; there are no files.
         n_train, n_val, n_test, length, seed: see `GeneratedData`; `length` is that of speed 1.
         speed: s of the test split, 1/16 to 16.
-        scaled: whether the layers are told s, as dt_scale.
+        scaled: whether `dt_scale` passes s to the layers.
         exponent: of the covariance, in [0, 2].
         noise: variance of the noise at speed 1, 1e-4 to 1e4.
     """
@@ -74,7 +74,7 @@ class PowerlawWarp(DrawnData):
         self._signals = {split: self._signal.at_speed(self.speed_of(split)) for split in self.lengths}
 
     def speed_of(self, split: str) -> float:
-        """Units of time a step."""
+        """Units of time per step of a split."""
         return self.speed if split == "test" else 1.0
 
     def dt_scale(self, name: str) -> float:
@@ -82,13 +82,13 @@ class PowerlawWarp(DrawnData):
         return self.speed_of(name) if self.scaled else 1.0
 
     def sample(self, rng: np.random.Generator, split: str, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """y and x."""
+        """The noisy y and the signal x."""
         x = self._signals[split].sample(rng, self.lengths[split])
         y = x + math.sqrt(self.noise / self.speed_of(split)) * rng.standard_normal(len(x))
         return y.astype(np.float32)[:, None], x.astype(np.float32)[:, None]
 
     def reference(self) -> dict[str, float]:
-        """See the class."""
+        """Reference scores; see the class."""
         y, x = (array[:, :, 0] for array in arrays_of_test(self))
         noise = self.noise / self.speed
         best = WienerFilter(self._signals["test"], noise, self.lengths["test"])
@@ -100,5 +100,5 @@ class PowerlawWarp(DrawnData):
         }
 
     def _parameters(self) -> dict[str, Any]:
-        # `scaled` changes what the model is told, not the samples.
+        # `scaled` is left out: it changes the step of the layers, not the samples.
         return {"speed": self.speed, "exponent": self.exponent, "noise": self.noise, "lengths": self.lengths}

@@ -1,4 +1,4 @@
-"""Long sets of the UCR archive as `sktime` and `aeon` ship them: classification of whole series."""
+"""Data sets of long series from the UCR archive, as `sktime` and `aeon` ship them: classification of whole series."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ class _Chosen(Dataset):
 
 
 class ArchiveData(SequenceData):
-    """One set of the UCR archive with the archive's own split into training and test.
+    """One data set of the UCR archive with the archive's own split into training and test.
 
-    The archive has no validation part: `val_share` of each training class is held out by a seeded draw, so a model here
-    trains on fewer series than those of the published accuracies. Values are in units of the mean and standard
-    deviation of all training values; series are not normalised one by one, since their size tells the classes of ACSF1
-    and PLAID apart.
+    The archive has no validation part: `val_share` of each training class is held out by a seeded draw, so models here
+    train on fewer series than models with published accuracies. Values are normalised by the mean and standard
+    deviation of all training values; series are not normalised one by one, since their amplitude distinguishes the
+    classes of ACSF1 and PLAID.
 
     Args:
         data_dir: not used; the data lie in an installed package.
-        val_share: of each class of the archive's training part.
+        val_share: share of each class of the archive's training part that is held out for validation.
         seed: of that draw.
 
     Attributes:
         ucr: name in the archive.
-        places: folders of packages that have it.
+        packages: packages that ship it, by import name; the first that is installed is read.
     """
 
     name: ClassVar[str]
@@ -82,7 +82,7 @@ class ArchiveData(SequenceData):
         """The two files of the archive, training and test.
 
         Raises:
-            UsageError: no package that has them is installed.
+            UsageError: no package that ships them is installed.
         """
         names = [f"datasets/data/{self.ucr}/{self.ucr}_{part}.ts" for part in ("TRAIN", "TEST")]
         return [package_file(self.name, _INSTALL, *(f"{each}/{name}" for each in self.packages)) for name in names]
@@ -118,8 +118,8 @@ class ArchiveData(SequenceData):
     def reference(self) -> dict[str, float]:
         """Test accuracy of the commonest class and of the nearest neighbour.
 
-        The neighbour is among all training series of the archive, by Euclidean distance of series normalised one by
-        one: the archive's first baseline. Left out where series differ in length.
+        The nearest neighbour is sought among all training series of the archive, by Euclidean distance of series
+        normalised one by one, which is the archive's first baseline. It is left out where series differ in length.
         """
         train, held, test = (self.split(name) for name in SPLITS)
         labels = np.concatenate([train.labels, held.labels])

@@ -1,4 +1,4 @@
-"""Sunspots, the Nile and carbon dioxide from `statsmodels`: the next value, beside ARIMA."""
+"""Sunspots, the Nile and carbon dioxide from `statsmodels`: forecasts of the next value, compared with ARIMA."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _DATE = "19580329"
 
 
 class StatsmodelsData(ForecastData):
-    """One column of a file of `statsmodels`.
+    """Forecasts along one column of a file in `statsmodels`.
 
     Attributes:
-        place: of the file.
-        column: of the values.
+        place: "package/folder/file" of the data.
+        column: header of the column that holds the values.
         orders: (p, d, q) of the classical models.
     """
 
@@ -44,7 +44,7 @@ class StatsmodelsData(ForecastData):
         return numbers(path, read_columns(path, (self.column,), self.install), self.install)
 
     def classical(self) -> dict[str, np.ndarray]:
-        """See the base class; "last value" takes the next value to be the last one."""
+        """See the base class; "last value" repeats the last observed value."""
         values = self._values()
         forecasts = {"last value": last_value(values)}
         for order in self.orders:
@@ -56,11 +56,11 @@ class StatsmodelsData(ForecastData):
         return self.series.measured[:, 0]
 
     def _regressors(self) -> np.ndarray | None:
-        """(n + 1, m) what the classical models know beforehand of each row, or None."""
+        """(n + 1, m) regressors of the classical models, known in advance of each row, or None."""
         return None
 
     def _as_target(self, forecasts: np.ndarray) -> np.ndarray:
-        """Forecasts of the next value as forecasts of the target."""
+        """Convert forecasts of the next value to forecasts of the target."""
         return forecasts
 
 
@@ -70,7 +70,7 @@ class YearlyData(StatsmodelsData):
     d_input = 1
 
     def build(self, values: np.ndarray) -> Series:
-        """Rows are the years."""
+        """One row per year."""
         return Series(values, np.empty((len(values), 0)), np.append(values[1:, 0], np.nan))
 
 
@@ -78,7 +78,7 @@ class YearlyData(StatsmodelsData):
 class Sunspots(YearlyData):
     """Yearly sunspot numbers, 1700 to 2008, from `statsmodels`; licence: public domain.
 
-    The rows AR(2) and AR(9) are those of Yule (1927) and of the later literature.
+    The classical models AR(2) and AR(9) are those of Yule (1927) and of the later literature.
 
     Args:
         data_dir, length, context, stride, train_share, val_share: see `ForecastData`.
@@ -106,7 +106,7 @@ class Sunspots(YearlyData):
 class Nile(YearlyData):
     """Yearly flow of the Nile at Aswan, 1871 to 1970, 100 values, from `statsmodels`; licence: public domain.
 
-    About twenty targets for test: enough to see that a layer does no harm, not to rank any.
+    There are about twenty test targets: enough to see that a layer does no harm, too few to rank layers.
 
     Args:
         data_dir, length, context, stride, train_share, val_share: see `ForecastData`.
@@ -134,9 +134,10 @@ class Nile(YearlyData):
 class CarbonDioxide(StatsmodelsData):
     """Weekly carbon dioxide at Mauna Loa, 1958 to 2001, 2,284 weeks, 59 missing, from `statsmodels`; public domain.
 
-    The concentration rises beyond all that training saw, so the input is the change since the last value that was
-    observed and the target the change from it to the next week, NaN where that is missing. Sine and cosine of one and
-    two turns a year, of the coming week, are inputs as well, and regressors of the ARIMA rows.
+    The concentration rises beyond the range of the training part. So the input of a week is the change to it from the
+    last value observed before, and the target the change from the last observed value to the next week, NaN where that
+    is missing. The season of the coming week, sine and cosine of one and two cycles a year, is a further input and a
+    regressor of the ARIMA models.
 
     Args:
         data_dir, length, context, stride, train_share, val_share: see `ForecastData`.
@@ -174,7 +175,7 @@ class CarbonDioxide(StatsmodelsData):
         return super().read()
 
     def build(self, values: np.ndarray) -> Series:
-        """Rows: change from the last value observed before; NaN where the week is missing."""
+        """One row per week: change from the last value observed before; NaN where the week is missing."""
         last = last_value(values[:, 0])
         change = values[1:, 0] - last[:-1]
         self._concentration = values[:, 0]
@@ -192,13 +193,13 @@ class CarbonDioxide(StatsmodelsData):
 
 
 def season(weeks: int) -> np.ndarray:
-    """(weeks, 4) sine and cosine of one and of two turns a year, week by week."""
+    """(weeks, 4) sine and cosine of one and of two cycles a year, week by week."""
     angle = 2.0 * np.pi / _YEAR * np.arange(weeks)
     return np.stack([np.sin(angle), np.cos(angle), np.sin(2.0 * angle), np.cos(2.0 * angle)], axis=1)
 
 
 def last_value(values: np.ndarray) -> np.ndarray:
-    """(n,) the value of each row, or the last one before where it is missing; NaN before the first.
+    """(n,) each value, or the last one before it where it is missing; NaN before the first.
 
     >>> last_value(np.array([1.0, np.nan, 3.0])).tolist()
     [1.0, 1.0, 3.0]

@@ -1,4 +1,4 @@
-"""Forecasts along a real series, as a dataset: a causal target at every position, classical models on the same."""
+"""Base class of forecasts along a real series: a causal target at every position, and classical models to compare."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ class ForecastData(SequenceData):
     """A series, split by time: the first rows for training, the next for validation, the last for test.
 
     A model reads a window of rows and forecasts the target of each row after the first `context`. Windows lie within
-    their split, so nothing crosses its borders, and outside training every row is scored once. Inputs and targets are
-    in units of the mean and standard deviation of the training part. A missing value is read as that mean, 0, and
-    marked in a channel of its own (`masked`); a missing target is NaN.
+    their split, so nothing crosses its borders, and outside training every such row is scored once. Inputs and targets
+    are normalised by the mean and standard deviation of the training part. A missing value becomes 0, which is that
+    mean, and is marked in a separate channel (`masked`); a missing target is NaN.
 
     Args:
         data_dir: not used; the data lie in an installed package.
         length: rows of a window.
-        context: rows of a window that come before the first that is scored.
+        context: leading rows of a window that are not scored.
         stride: rows from one training window to the next.
-        train_share, val_share: of the time.
+        train_share, val_share: shares of the time for training and validation; the rest is for test.
 
     Attributes:
-        install: what `pip install` takes to bring the data and the classical models.
+        install: argument of `pip install` that brings the data and the classical models.
         licence: of the data, in words.
         masked: whether a channel says which rows were observed.
         unit: of the target.
@@ -99,16 +99,16 @@ class ForecastData(SequenceData):
 
     @abstractmethod
     def build(self, values: np.ndarray) -> Series:
-        """Rows and targets of the values; row t is made of values[: t + offset + 1] alone."""
+        """Rows and targets made of the values; row t depends on values[: t + offset + 1] only."""
 
     @abstractmethod
     def classical(self) -> dict[str, np.ndarray]:
-        """Forecasts of the target by the models of the field: name -> (n,) float64 in the target's unit.
+        """Forecasts of the target by established models: name -> (n,) float64 in the target's unit.
 
-        Parameters are estimated on the training part only; the forecast of row t is made of rows up to t.
+        Parameters are estimated on the training part only; the forecast of row t depends on rows up to t.
         """
 
-    # Values that come before row 0.
+    # Number of values before row 0.
     offset: ClassVar[int] = 0
 
     def prepare(self) -> None:
@@ -123,14 +123,14 @@ class ForecastData(SequenceData):
 
     @property
     def series(self) -> Series:
-        """The series; after `prepare`."""
+        """The series; call after `prepare`."""
         if self._series is None:
             raise UsageError(f"{self.name} has not been read. Call prepare() first.")
         return self._series
 
     @property
     def inputs(self) -> np.ndarray:
-        """(n, d_input) float32: measured values in units of the training part, marks of the observed, what is known."""
+        """(n, d_input) float32: normalised measured values, marks of observed rows if `masked`, and `series.known`."""
         series = self.series
         scaled = self._input_scale.apply(series.measured)
         observed = np.isfinite(series.measured).all(axis=1, keepdims=True)
@@ -139,11 +139,11 @@ class ForecastData(SequenceData):
 
     @property
     def targets(self) -> np.ndarray:
-        """(n,) float64 in units of the training part."""
+        """(n,) float64 targets, normalised by the training part."""
         return self._target_scale.apply(self.series.target[:, None])[:, 0]
 
     def in_unit(self, forecasts: np.ndarray) -> np.ndarray:
-        """Forecasts (..., n) of the scaled target in the target's own unit."""
+        """Convert forecasts (..., n) of the normalised target to the target's own unit."""
         return self._target_scale.invert(forecasts[..., None])[..., 0]
 
     def split(self, name: str) -> Dataset:
@@ -153,7 +153,7 @@ class ForecastData(SequenceData):
         return _Windows(self.inputs, self.targets, self.part(name))
 
     def part(self, name: str) -> Plan:
-        """Rows and windows of a split; after `prepare`."""
+        """Rows and windows of a split; call after `prepare`."""
         return (self.series, self._parts[name])[1]
 
     def scored(self, name: str) -> np.ndarray:
@@ -163,7 +163,7 @@ class ForecastData(SequenceData):
 
     @property
     def n_train(self) -> int:
-        """Rows of the training part: all that a classical model is fitted to."""
+        """Number of rows in the training part; classical models are fitted to these rows."""
         return self.part("train").stop
 
     def reference(self) -> dict[str, float]:
@@ -176,7 +176,7 @@ class ForecastData(SequenceData):
         return {name: float(np.mean(((values[rows] - target) / scale) ** 2)) for name, values in forecasts.items()}
 
     def describe(self) -> dict[str, Any]:
-        """See the base class; `scored` counts the targets of each split, `scale` is what they are normalised by."""
+        """See the base class; `scored` counts the targets of each split, `scale` is their normalisation."""
         paths = [str(path) for path in self.files()]
         return {
             "name": self.name,

@@ -1,4 +1,4 @@
-"""Volatility models of the field: heterogeneous autoregression, GARCH and FIGARCH, walking forward."""
+"""Established volatility models, fitted once and run over all rows: heterogeneous autoregression, GARCH, FIGARCH."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def har_forecast(
 
     Args:
         daily: (n,) variance of each day, >= 0.
-        target: (n,) what follows row t: a variance, or with `log` its logarithm.
+        target: (n,) variance after row t, or with `log` its logarithm.
         components: days k of the averages.
-        rows: that the coefficients are fitted to.
+        rows: rows that the coefficients are fitted to.
         log: whether target and averages are logarithms.
     Returns:
-        (n,) positive forecasts of the variance; with `log` the exponential of the forecast. What would be negative is
-        the smallest variance of `rows`.
+        (n,) positive forecasts of the variance; with `log` the exponential of the forecast, without it at least the
+        smallest variance of `rows`.
     """
     sums = np.concatenate([[0.0], np.cumsum(daily)])
     days = np.arange(1, len(daily) + 1)
     averages = [(sums[days] - sums[np.maximum(days - k, 0)]) / np.minimum(days, k) for k in components]
     columns = np.stack(averages, axis=1)
     if log:
-        # A mean of zero, after days without any change, is read as the smallest positive one of the fitted rows.
+        # A mean of zero, after days without any change, becomes the smallest positive mean of the fitted rows.
         floor = np.min(columns[rows], where=columns[rows] > 0, initial=np.inf)
         columns = np.log(np.where(columns > 0, columns, floor))
     design = np.column_stack([np.ones(len(daily)), columns])
@@ -39,18 +39,18 @@ def har_forecast(
 
 
 def arch_forecasts(returns: np.ndarray, n_train: int, horizon: int) -> dict[str, np.ndarray]:
-    """Variance of the next `horizon` returns together, by GARCH(1, 1) and FIGARCH(1, d, 1) with a constant mean.
+    """Forecast the total variance of the next `horizon` returns by GARCH(1, 1) and FIGARCH(1, d, 1), constant mean.
 
-    Quasi maximum likelihood on the first `n_train` returns; then the same parameters for every day, each forecast from
-    the returns up to that day. (The recursion starts from an average of the first 75 squared residuals, which are
-    training rows.)
+    The parameters are fitted by quasi maximum likelihood to the first `n_train` returns and used for every day; each
+    forecast uses the returns up to that day. (The recursion starts from an average of the first 75 squared residuals,
+    which are training rows.)
 
     Args:
-        returns: (n,) percent.
-        n_train: returns for the fit.
-        horizon: days.
+        returns: (n,) daily returns in percent.
+        n_train: number of returns for the fit.
+        horizon: number of days.
     Returns:
-        name -> (n,) percent squared.
+        name -> (n,) variance in percent squared.
     Raises:
         UsageError: `arch` is missing.
     """

@@ -1,4 +1,4 @@
-"""Intervals between heart beats, from a pulse recording that ships with HeartPy."""
+"""Forecasts of the intervals between heart beats, from a pulse recording that ships with HeartPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .forecast import ForecastData
 from .packages import damaged, numbers, package_file, read_columns
 from .windows import Series
 
-# Samples a second, from the first and last time stamp of the file; the stamps between jitter by up to 0.2 s.
+# Samples a second, from the first and last time stamp of the file; those in between jitter by up to 0.2 s.
 RATE = 100.42
 # Seconds after a beat in which no other can come; the heart of this recording beats 75 to 120 times a minute.
 REFRACTORY = 0.4
@@ -26,9 +26,10 @@ def find_beats(samples: np.ndarray, rate: float = RATE) -> np.ndarray:
     """Times of the beats, in seconds: steepest ascents of the pulse wave.
 
     The slope is the mean of the last four samples less that of the four before. A local maximum of it is a beat if it
-    reaches half the median of the last eight beats' slopes; after 1.6 s without one this memory is halved. Within
-    `REFRACTORY` of a beat only the steeper of the two stays. The time is refined by a parabola through three slopes.
-    So a beat depends on samples up to `REFRACTORY` after it, which is before the next one can come.
+    reaches half the median of the last eight slopes on record, those of the beats. Once more than 1.6 s have passed
+    without a beat, each maximum that is too low removes the last four slopes from the record. Within `REFRACTORY` of a
+    beat only the steeper of the two stays. The time is refined by a parabola through three slopes. So a beat depends on
+    samples up to `REFRACTORY` after it, which is before the next one can come.
 
     Args:
         samples: (n,) of the pulse wave.
@@ -58,10 +59,10 @@ def find_beats(samples: np.ndarray, rate: float = RATE) -> np.ndarray:
 
 
 def plausible(intervals: np.ndarray) -> np.ndarray:
-    """(n,) bool: of 0.4 to 1.0 s, and within 20 % of the last plausible one.
+    """(n,) bool, whether an interval lasts 0.4 to 1.0 s and lies within 20 % of the last plausible one.
 
-    The rule of Malik et al. (1989) for normal beats; the others are missed or doubled beats, or movement. After five
-    refusals in a row the next interval is judged by its length alone.
+    This is the rule of Malik et al. (1989) for normal beats; the others are missed or doubled beats, or movement. After
+    five refusals in a row the next interval is judged by its length alone.
 
     Args:
         intervals: (n,) seconds.
@@ -77,10 +78,10 @@ def plausible(intervals: np.ndarray) -> np.ndarray:
 
 @register_dataset("series-pulse")
 class Pulse(ForecastData):
-    """Intervals of about 1,080 heart beats, eleven minutes of a pulse wave, from `heartpy`: how long is the next?
+    """Forecast the next interval between heart beats: about 1,080 in eleven minutes of a pulse wave, from `heartpy`.
 
-    Beats are found by `find_beats`. Intervals that are not plausible, about 4 %, come from missed beats and movement;
-    they are missing values. Row t is interval t, which is known `REFRACTORY` after the beat that ends it.
+    Beats are found by `find_beats`. Intervals that are not plausible, about 4 %, come from missed beats and movement
+    and count as missing. Row t is interval t, which is known `REFRACTORY` after the beat that ends it.
 
     Licence: MIT, as the package.
 
@@ -120,7 +121,7 @@ class Pulse(ForecastData):
         return samples
 
     def build(self, values: np.ndarray) -> Series:
-        """Rows: intervals in ms, NaN where not plausible. They follow from the samples, not row from row."""
+        """One row per interval, in ms, NaN where it is not plausible; a row stands for many samples."""
         beats = find_beats(values[:, 0])
         intervals = np.diff(beats)
         intervals = 1000.0 * np.where(plausible(intervals), intervals, np.nan)

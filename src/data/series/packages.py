@@ -1,4 +1,4 @@
-"""Files that ship inside installed packages; they are found without importing the package."""
+"""Read files that ship inside installed packages, without importing the packages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MOST_BYTES = 64 << 20
 
 
 def package_file(task: str, install: str, *places: str) -> Path:
-    """The first of the files that is there.
+    """The first of the files that exists.
 
     Args:
         task: name of the dataset, for the message.
-        install: what `pip install` takes to bring it.
+        install: argument of `pip install` that brings it.
         places: "package/folder/file", the package by its import name.
     Raises:
-        UsageError: none is there; the message gives the command.
+        UsageError: none exists; the message gives the command.
     """
     for place in places:
         package, _, inside = place.partition("/")
@@ -42,7 +42,7 @@ def read_columns(path: Path, columns: tuple[str, ...], install: str) -> np.ndarr
     """(n, len(columns)) of the text in a CSV file with a header; the file may be packed with gzip.
 
     Raises:
-        UsageError: the file is damaged or another one.
+        UsageError: the file is damaged or has other content.
     """
     try:
         rows = list(csv.reader(io.StringIO(file_bytes(path).decode("utf-8-sig"))))
@@ -56,7 +56,7 @@ def numbers(path: Path, text: np.ndarray, install: str) -> np.ndarray:
     """Numbers of a text array in float64; an empty text or a dot is NaN.
 
     Raises:
-        UsageError: another text, or an infinite number.
+        UsageError: another text that is not a number, or an infinite number.
     """
     try:
         values = np.where((text == "") | (text == "."), "nan", text).astype(np.float64)
@@ -80,7 +80,7 @@ def file_bytes(path: Path) -> bytes:
 
 
 def damaged(path: Path, reason: str, install: str) -> UsageError:
-    """The error for a file of a package that is not what it should be (returned, not raised)."""
+    """The error for a package's file with unexpected content (returned, not raised)."""
     return UsageError(
         f"{path} is damaged or of another version ({reason[:120]}). Run: pip install --force-reinstall {install}"
     )

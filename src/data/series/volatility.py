@@ -1,10 +1,10 @@
-"""Volatility of daily prices: the logarithm of a variance that daily data can tell, forecast at every close.
+"""Volatility of daily prices: the logarithm of a variance estimated from daily data, forecast at every close.
 
 The index series have daily highs and lows, so the variance of a day is Parkinson's, ln(high / low)^2 / (4 ln 2): five
-times less noisy than a squared return, and free of the opening price, which here equals the previous close on most days
-before 2006 and is no price that was traded (so Garman-Klass, which uses it, would not be what it says). Oil has
-closing prices only; the variance there is the sum of the next five squared returns, since a single one says little and
-is zero on days without a change.
+times less noisy than a squared return, and independent of the opening price, which here equals the previous close on
+most days before 2006 and was never traded (so Garman-Klass, which uses it, would be wrong). Oil has closing prices
+only; the variance there is the sum of the next five squared returns, since a single one says little and is zero on days
+without a change.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class VolatilityData(ForecastData):
         return 100.0 * np.diff(np.log(prices[:, -1]))
 
     def variance(self) -> np.ndarray:
-        """(n,) the variance that the target is the logarithm of, percent squared; after `prepare`."""
+        """(n,) variance in percent squared, whose logarithm is the target; call after `prepare`."""
         return np.exp(self.series.target)
 
     def calibrated(self, forecasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Forecasts of a variance as forecasts of its logarithm and of itself.
+        """Turn forecasts of a variance into calibrated forecasts of its logarithm and of the variance.
 
-        A model of returns knows neither the scale of a range-based variance nor the mean of its logarithm, and the
-        exponential of a forecast logarithm lies below the mean. So the mean error of the logarithm and the mean ratio
-        of variance and forecast over the training rows are taken out, for every model alike.
+        A model of returns determines neither the scale of a range-based variance nor the mean of its logarithm, and the
+        exponential of a forecast logarithm lies below the mean. So every model is corrected in the same way, by the
+        mean error of its logarithm and the mean ratio of variance to forecast over the training rows.
 
         Args:
             forecasts: (n,) positive.
@@ -88,7 +88,7 @@ class VolatilityData(ForecastData):
         return np.log(forecasts) + error.mean(), forecasts * np.exp(error).mean()
 
     def variance_forecasts(self) -> dict[str, np.ndarray]:
-        """Forecasts (n,) of the variance, up to a factor, by HAR, GARCH and FIGARCH; parameters of the training part.
+        """Forecasts (n,) of the variance, up to a factor, by HAR, GARCH and FIGARCH fitted to the training part.
 
         Raises:
             UsageError: `arch` is missing.
@@ -99,7 +99,7 @@ class VolatilityData(ForecastData):
             "HAR": har_forecast(daily, self.variance(), self.components, rows, log=False),
             "log-HAR": har_forecast(daily, target, self.components, rows, log=True),
         }
-        # Row t of the series is return t: measured[:, 0].
+        # measured[:, 0] is the return of each row.
         return forecasts | arch_forecasts(self.series.measured[:, 0], self.n_train, self.series.reach)
 
     def classical(self) -> dict[str, np.ndarray]:
@@ -112,7 +112,7 @@ class VolatilityData(ForecastData):
         raise NotImplementedError
 
     def _last(self) -> np.ndarray:
-        """(n,) positive variance of the days that the target has, up to row t."""
+        """(n,) positive variance over as many days as the target covers, up to and with row t."""
         return np.exp(self.series.measured[:, 1])
 
 
@@ -124,7 +124,7 @@ class IndexData(VolatilityData):
     licence = "arch: NCSA; the prices are public quotations, shipped by arch for its examples"
 
     def build(self, values: np.ndarray) -> Series:
-        """Rows: return and log variance of the day."""
+        """One row per day: return and log variance of the day."""
         log_variance = np.log((100.0 * np.log(values[1:, 0] / values[1:, 1])) ** 2 / (4.0 * np.log(2.0)))
         measured = np.stack([self.returns(values), log_variance], axis=1)
         return Series(measured, np.empty((len(measured), 0)), np.append(log_variance[1:], np.nan))
@@ -178,7 +178,7 @@ class Oil(VolatilityData):
     licence = "arch: NCSA; prices of the EIA through FRED, public domain"
 
     def build(self, values: np.ndarray) -> Series:
-        """Rows: return of the day and log of the squared returns of the last five days, a sum."""
+        """One row per day: return of the day, and log of the sum of the last five squared returns."""
         returns = self.returns(values)
         sums = np.convolve(returns**2, np.ones(5))[: len(returns)]
         # Five days without a change do not occur in the file; a target of minus infinity would be missing.

@@ -1,4 +1,4 @@
-"""Splits of one long series by time, and the windows that are cut from each."""
+"""Split one long series by time, and cut windows from each part."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Series:
     """A series row by row; row t holds what is known at the end of step t.
 
     Attributes:
-        measured: (n, k) float64, normalised by the training part; NaN where missing.
-        known: (n, m) float64, given to the model as it is: what is known beforehand of the next step, as its season.
-        target: (n,) float64, what is forecast at the end of step t; NaN where it does not exist.
-        reach: the target of row t is made of rows up to t + reach.
+        measured: (n, k) float64, NaN where missing; the model gets it normalised by the training part.
+        known: (n, m) float64, facts of the next step known in advance, such as its season; the model gets them as is.
+        target: (n,) float64, the value to forecast at the end of step t; NaN where it does not exist.
+        reach: the target of row t depends on rows up to t + reach.
         time: (n,) share of the recording that has passed at row t, in [0, 1], rising; None for rows at equal distances.
     """
 
@@ -39,7 +39,7 @@ class Plan:
     """Which rows belong to a split, and its windows.
 
     A window lies within the segment of its split. Its first `context` rows are input only, so the targets of two splits
-    are at least `context` rows apart, and no target is made of rows of the next split.
+    are at least `context` rows apart, and no target depends on rows of the next split.
 
     Attributes:
         start, stop: the segment.
@@ -69,7 +69,7 @@ class Plan:
         return np.arange(self.start + self.context, self.stop - self.reach)
 
     def scored(self, index: int) -> np.ndarray:
-        """Rows that the window `index` scores: outside training, those that no earlier window has."""
+        """Rows that the window `index` scores; outside training, only those that no earlier window scores."""
         starts = self.starts
         first = starts[index] + self.context
         if self.stride is None and index:
@@ -81,8 +81,8 @@ def plan(series: Series, shares: tuple[float, float], length: int, context: int,
     """Three segments in the order of time: split -> plan.
 
     Args:
-        series: whose rows are dealt out.
-        shares: of training and of validation in the time; the rest is for test.
+        series: the series to split.
+        shares: shares of the time for training and validation; the rest is for test.
         length, context, stride: see `Plan`; a segment that is too short for `length` is one window.
     Raises:
         UsageError: a segment has no row that could be scored.
@@ -119,7 +119,7 @@ class Scale:
 
     @classmethod
     def of(cls, rows: np.ndarray) -> Scale:
-        """Of rows (n, k), NaN left out; a constant column keeps its unit."""
+        """Scale of the rows (n, k), NaN left out; a constant column is shifted but not rescaled."""
         std = np.nanstd(rows, axis=0)
         return cls(np.nanmean(rows, axis=0), np.where(std > 0, std, 1.0))
 
