@@ -6,6 +6,8 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from ..errors import UsageError
 
 MOST_STEPS = 1 << 24
@@ -18,7 +20,7 @@ def check_range(what: str, name: str, value: Any, low: float, high: float, close
         what, name: the class and its argument, for the message.
         closed: "" for (low, high), "low", "high" or "both".
     """
-    real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    real = is_finite(value)
     above = real and (value >= low if closed in ("low", "both") else value > low)
     below = real and (value <= high if closed in ("high", "both") else value < high)
     if not (above and below):
@@ -30,3 +32,17 @@ def check_length(what: str, name: str, value: Any, least: int = 1) -> None:
     """Refuse anything but a whole number in least .. 2^24."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= MOST_STEPS:
         raise UsageError(f"{what} needs a whole number {name} from {least} to {MOST_STEPS:,}, got {value!r}.")
+
+
+def check_samples(what: str, x: np.ndarray, n: int) -> None:
+    """Refuse samples (..., length) of another length than n, which reshaping would cut or join without a word."""
+    if x.ndim < 1 or x.shape[-1] != n:
+        raise UsageError(
+            f"This {what} was made for samples (..., {n}), got an array of shape {x.shape}. Make one for "
+            f"{x.shape[-1] if x.ndim else 1} positions."
+        )
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is a finite real number; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import fft, linalg, optimize
 
 from ..errors import UsageError
+from .checks import is_finite
 from .prediction import toeplitz_factor
 from .stationary import StationaryGaussian
 
@@ -41,6 +42,7 @@ def whittle(x: np.ndarray, family: Family, low: float, high: float) -> np.ndarra
     """
     if x.shape[-1] < 8:
         raise UsageError(f"Whittle's estimate needs samples of 8 steps at least, got {x.shape[-1]}.")
+    _check_bounds(low, high)
     frequency, power = periodogram(x)
     rows = power.reshape(-1, len(frequency))
     grid = np.linspace(low, high, _BRACKETS)
@@ -50,6 +52,13 @@ def whittle(x: np.ndarray, family: Family, low: float, high: float) -> np.ndarra
         _refined(row, frequency, family, grid, int(best)) for row, best in zip(rows, losses.argmin(1), strict=True)
     ]
     return np.array(found).reshape(x.shape[:-1])
+
+
+def _check_bounds(low: float, high: float) -> None:
+    if not (is_finite(low) and is_finite(high) and low < high):
+        raise UsageError(
+            f"The parameter is searched from low to high: give two numbers, low < high, got {low!r}, {high!r}."
+        )
 
 
 def _refined(power: np.ndarray, frequency: np.ndarray, family: Family, grid: np.ndarray, best: int) -> float:
@@ -73,6 +82,7 @@ def posterior_mean(x: np.ndarray, family: Family, low: float, high: float, nodes
     Returns:
         (...,) posterior means.
     """
+    _check_bounds(low, high)
     rows = x.reshape(-1, x.shape[-1])
     places, weights = np.polynomial.legendre.leggauss(nodes)
     places = 0.5 * (low + high) + 0.5 * (high - low) * places

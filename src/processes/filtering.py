@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import integrate, linalg
 
-from .checks import check_length, check_range
+from .checks import check_length, check_range, check_samples
 from .prediction import log_spectrum_mean, toeplitz_factor
 from .stationary import StationaryGaussian
 
@@ -37,6 +37,7 @@ class WienerFilter:
 
     def estimate(self, y: np.ndarray) -> np.ndarray:
         """Estimates of x, from y (..., n) to the same shape; position t uses only y_0 .. y_t."""
+        check_samples("WienerFilter", y, self.n)
         white = linalg.solve_triangular(self._C, y.reshape(-1, self.n).T, lower=True).T.reshape(y.shape)
         return y - self.noise * white / np.diag(self._C)
 
@@ -60,6 +61,7 @@ class Smoother:
 
     def estimate(self, y: np.ndarray) -> np.ndarray:
         """Estimates of x, from y (..., n) to the same shape."""
+        check_samples("Smoother", y, self.n)
         solved = linalg.cho_solve((self._C, True), y.reshape(-1, self.n).T).T.reshape(y.shape)
         return y - self.noise * solved
 

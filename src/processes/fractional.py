@@ -48,9 +48,18 @@ class FractionalNoise(StationaryGaussian):
     def spectrum(self, frequency: np.ndarray) -> np.ndarray:
         """See the base class; the sum over aliases is a pair of Hurwitz zeta functions."""
         turns, power = np.asarray(frequency, dtype=np.float64) / (2.0 * np.pi), 2.0 * self.hurst + 1.0
-        aliases = (special.zeta(power, turns) + special.zeta(power, 1.0 - turns)) / (2.0 * np.pi) ** power
-        scale = self.variance * math.sin(math.pi * self.hurst) * math.gamma(power)
+        aliases = _scaled_zeta(2.0 * self.hurst, turns) + _scaled_zeta(2.0 * self.hurst, 1.0 - turns)
+        # sin(pi H) from the nearer end of the range, where the other has rounded H away.
+        sine = math.sin(math.pi * min(self.hurst, 1.0 - self.hurst))
+        scale = self.variance * sine / (2.0 * self.hurst) * math.gamma(power) / (2.0 * np.pi) ** power
         return scale * 4.0 * np.sin(np.pi * turns) ** 2 * aliases
+
+
+def _scaled_zeta(s: float, q: np.ndarray) -> np.ndarray:
+    """s zeta(1 + s, q) for s > 0, without the loss at small s, where 1 + s rounds and the pole 1 / s dominates."""
+    rounded = (1.0 + s) - 1.0
+    regular = special.zeta(1.0 + s, q) - 1.0 / rounded if rounded else -special.digamma(q)
+    return 1.0 + s * regular
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import integrate, linalg
 
 from ..errors import UsageError
-from .checks import check_length
+from .checks import check_length, check_samples
 from .stationary import StationaryGaussian
 
 # A dense triangular factor of this many steps takes 512 MB.
@@ -41,12 +41,14 @@ def durbin_levinson(covariance: np.ndarray) -> DurbinLevinson:
     n = len(gamma) - 1
     phi, partial, mse = np.zeros(n), np.zeros(n), np.empty(n + 1)
     mse[0] = gamma[0]
-    for order in range(n):
+    for order in range(n + 1):
         if not mse[order] > 0.0:
             raise UsageError(
                 f"The covariance is not positive definite: the error of prediction from {order} values is "
                 f"{mse[order]:.3g}. Give gamma_0 .. gamma_n of a process that its past does not determine."
             )
+        if order == n:
+            break
         known = phi[:order]
         partial[order] = (gamma[order + 1] - known @ gamma[order:0:-1]) / mse[order]
         phi[:order] = known - partial[order] * known[::-1]
@@ -85,6 +87,7 @@ class OptimalPredictor:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Predictions of x_{t+h}, from x (..., n) to the same shape, each only from x_0 .. x_t."""
+        check_samples("OptimalPredictor", x, self.n)
         innovations = linalg.solve_triangular(self._C[: self.n, : self.n], x.reshape(-1, self.n).T, lower=True)
         weights = np.tril(self._C[self.horizon :, : self.n])
         return (weights @ innovations).T.reshape(x.shape)

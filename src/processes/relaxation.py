@@ -49,6 +49,7 @@ class Relaxations(StationaryGaussian):
         """
         check_length("Relaxations", "n", n, least=2)
         check_range("Relaxations", "exponent", exponent, 0.0, 10.0, closed="both")
+        check_range("Relaxations", "longest", longest, 0.0, math.inf)
         check_range("Relaxations", "shortest", shortest, 0.0, longest)
         check_range("Relaxations", "variance", variance, 0.0, math.inf)
         times = np.geomspace(shortest, longest, n)

@@ -49,7 +49,7 @@ class PowerSpectrum(StationaryGaussian):
         if n > self.period // 2 + 1:
             raise UsageError(
                 f"PowerSpectrum of period {self.period} gives at most {self.period // 2 + 1} steps of a sample, "
-                f"asked for {n}. Set a period of at least {2 * n}."
+                f"asked for {n}. Set a period of at least {2 * (n - 1)}."
             )
         gamma = fft.irfft(self._powers(), self.period)[:n]
         return self.variance * gamma / gamma[0]

@@ -254,7 +254,10 @@ def test_fingerprint_and_facts_tell_the_splits_apart():
         (lambda: SP500(None, context=0), "context >= 1"),
         (lambda: SP500(None, length=256), "length >= 257"),
         (lambda: Nile(None, train_share=1.0), "0 < train_share < 1"),
-        (lambda: Nile(None, train_share=0.7, val_share=0.3), "train_share [+] val_share < 1"),
+        (
+            lambda: Nile(None, train_share=0.7, val_share=0.3),
+            "train_share [+] dataset.val_share < 1, .* got 0.7 [+] 0.3. Lower",
+        ),
         (lambda: Nile(None, stride=0), "stride >= 1"),
         (lambda: Nile(None).split("train"), "prepare"),
     ],

@@ -79,7 +79,10 @@ def test_steps_given_as_text_are_refused(name):
     [
         (lambda: LRU(4, r_min="0.1"), "r_min must be a number"),
         (lambda: S5(4, clip_eigs=1), "clip_eigs to be True or False"),
-        (lambda: Fractal(4, learn_alpha="no"), "learn_alpha to be True or False"),
+        (
+            lambda: Fractal(4, learn_alpha="no"),
+            "learn_alpha to be True .one alpha a block., .mode. .one a mode. or False, got .no.",
+        ),
         (lambda: Fractal(4, measure=None), "measure is a name or a mapping"),
         (lambda: S4(4, init=None), "init of S4 is a name or a mapping"),
         (lambda: S4D(4, init=None), "init of a diagonal layer is a name or a mapping"),

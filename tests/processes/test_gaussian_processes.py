@@ -141,6 +141,19 @@ def test_power_spectrum(beta, agrees):
     np.testing.assert_allclose(process.covariance(5), expected, atol=1e-12)
 
 
+# 60 digits, rounded, from the sum over aliases by Hurwitz zeta functions.
+@pytest.mark.parametrize(
+    ("hurst", "w", "value"),
+    [
+        (1e-17, 1.0, 0.45969769413186029),
+        (1e-10, 0.01, 4.9999586457910111e-5),
+        (0.999999999999, 3.0, 1.7163924579357514e-12),
+    ],
+)
+def test_spectrum_of_fractional_noise_near_the_ends(hurst, w, value):
+    assert FractionalNoise(hurst).spectrum(np.array([w]))[0] == pytest.approx(value, rel=1e-14)
+
+
 def test_relaxations_cover_a_power_law_and_scale_with_speed():
     process = Relaxations.power_law(0.5, 1.0, 1e4, 24)
     gamma = process.covariance(1001)
@@ -161,6 +174,10 @@ def test_relaxations_cover_a_power_law_and_scale_with_speed():
         (lambda: Arfima(0.1, ma=(-1.0,)), "roots of its ma polynomial"),
         (lambda: Arfima(0.1, ar=0.5), "ar as a tuple"),
         (lambda: Arfima(True), "d in"),
+        (lambda: Arfima(0.1, ar=("a",)), "ar as a tuple of finite numbers"),
+        (lambda: Arfima(0.1, ma=(True,)), "ma as a tuple of finite numbers"),
+        (lambda: Relaxations.power_law(0.5, 1.0, "a", 4), "longest"),
+        (lambda: Relaxations.power_law(0.5, 2.0, 1.0, 4), "shortest"),
         (lambda: Relaxations((1.0,), (1.0, 2.0)), "one weight a time"),
         (lambda: Relaxations((0.0,), (1.0,)), "times"),
         (lambda: PowerSpectrum(5.0), "beta"),

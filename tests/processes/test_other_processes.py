@@ -71,9 +71,23 @@ def test_traffic_has_long_memory():
     assert np.log(gamma[4000] / gamma[400]) / np.log(10) == pytest.approx(2 * process.hurst - 2, abs=0.03)
 
 
+# 60 digits or more, rounded, from the formula in the docstring.
+@pytest.mark.parametrize(
+    ("tail", "off", "w", "value"),
+    [
+        (10.0, 10.0, 0.3, 0.00014101246901330531),
+        (20.0, 1.7, 0.3, 0.092848330125422096),
+        (99.0, 99.0, 3.0, 2.012225444374671e-31),
+    ],
+)
+def test_spectra_of_traffic_with_hardly_varying_durations(tail, off, w, value):
+    assert OnOffTraffic(tail, off).spectrum(np.array([[w]])) == pytest.approx(value, rel=1e-14)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: OnOffTraffic(1.5).spectrum(np.array([0.5, 0.0])), r"in \(0, pi\], got 0.0"),
         (lambda: OnOffTraffic(1.0), r"tail in \(1, 100\)"),
         (lambda: OnOffTraffic(1.5, 0.5), "off_tail"),
         (lambda: OnOffTraffic(1.5, sources=0), "sources"),

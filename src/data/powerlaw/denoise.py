@@ -12,7 +12,7 @@ from ...processes import Smoother, WienerFilter, filtering_limit, smoothing_limi
 from ...registry import register_dataset
 from ..drawn import DrawnData
 from ..options import check_real, is_real
-from .common import arrays_of_test, process_of, squared_error
+from .common import arrays_of_test, check_dense_length, process_of, squared_error
 
 
 class _Denoise(DrawnData):
@@ -34,6 +34,7 @@ class _Denoise(DrawnData):
         noise: float,
     ):
         super().__init__(n_train, n_val, n_test, length, seed)
+        check_dense_length(self.name, length)
         check_real(self.name, "noise", noise, is_real(noise) and 1e-4 <= noise <= 1e4, "1e-4 <= noise <= 1e4")
         self.process = process_of(self.name, process, d)
         self.noise, self._kind, self._d = float(noise), process, float(d)

@@ -11,7 +11,7 @@ from ...processes import FractionalNoise, posterior_mean, whittle
 from ...registry import register_dataset
 from ..drawn import DrawnData
 from ..options import check_real, is_real
-from .common import arrays_of_test, squared_error
+from .common import arrays_of_test, check_dense_length, squared_error
 
 
 @register_dataset("powerlaw-hurst")
@@ -43,6 +43,7 @@ class PowerlawHurst(DrawnData):
         high: float = 0.9,
     ):
         super().__init__(n_train, n_val, n_test, length, seed)
+        check_dense_length(self.name, length)
         check_real(self.name, "low", low, is_real(low) and 0.0 < low < 1.0, "0 < low < 1")
         check_real(self.name, "high", high, is_real(high) and low < high < 1.0, f"{low} < high < 1")
         self.low, self.high = float(low), float(high)

@@ -11,7 +11,7 @@ from ...processes import Arfima, OptimalPredictor, ShortPredictor, innovation_va
 from ...registry import register_dataset
 from ..drawn import DrawnData
 from ..options import check_required
-from .common import arrays_of_test, process_of, squared_error
+from .common import arrays_of_test, check_dense_length, process_of, squared_error
 
 _ORDERS = (1, 2, 8, 32)
 
@@ -52,6 +52,7 @@ class PowerlawPredict(DrawnData):
     ):
         super().__init__(n_train, n_val, n_test, length, seed)
         check_required(1, self.name, "steps ahead", 4096, horizon=horizon)
+        check_dense_length(self.name, length, beyond=horizon)
         self.process = process_of(self.name, process, d)
         self.horizon, self._kind, self._d = horizon, process, float(d)
 

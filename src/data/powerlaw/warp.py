@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ...processes import Relaxations, WienerFilter
+from ...processes.prediction import MOST_DENSE
 from ...registry import register_dataset
 from ..drawn import DrawnData
 from ..options import check_flags, check_real, is_real
@@ -68,6 +69,12 @@ class PowerlawWarp(DrawnData):
             raise UsageError(
                 f"powerlaw-warp leaves {self.lengths['test']} steps of a test sample at speed={speed} and "
                 f"length={length}. Set dataset.length to at least {2 * math.ceil(speed)}."
+            )
+        if self.lengths["test"] > MOST_DENSE:
+            raise UsageError(
+                f"powerlaw-warp has test samples of {self.lengths['test']:,} steps at speed={speed}, length={length}; "
+                f"the optimum is a dense solve of at most {MOST_DENSE:,}. Set dataset.length to at most "
+                f"{int(MOST_DENSE * self.speed)}."
             )
         self.l_max = max(self.lengths.values())
         self._signal = Relaxations.power_law(self.exponent, 1.0, 1000.0, 12)

@@ -79,8 +79,11 @@ class ForecastData(SequenceData):
         check_required(1, self.name, "rows from window to window", stride=stride)
         for option, share in (("train_share", train_share), ("val_share", val_share)):
             check_real(self.name, option, share, is_real(share) and 0.0 < share < 1.0, f"0 < {option} < 1")
-        together = train_share + val_share
-        check_real(self.name, "train_share + val_share", together, together < 1.0, "train_share + val_share < 1")
+        if train_share + val_share >= 1.0:
+            raise UsageError(
+                f"{self.name} needs dataset.train_share + dataset.val_share < 1, since the rest is for test, got "
+                f"{train_share} + {val_share}. Lower one of them."
+            )
         self.l_max, self.context, self.stride = length, context, stride
         self.shares = (train_share, val_share)
         self._series: Series | None = None

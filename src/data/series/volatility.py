@@ -1,8 +1,8 @@
 """Volatility of daily prices: the logarithm of a variance estimated from daily data, forecast at every close.
 
 The index series have daily highs and lows, so the variance of a day is Parkinson's, ln(high / low)^2 / (4 ln 2): five
-times less noisy than a squared return, and independent of the opening price, which here equals the previous close on
-most days before 2006 and was never traded (so Garman-Klass, which uses it, would be wrong). Oil has closing prices
+times less noisy than a squared return, and independent of the opening price, which in the S&P 500 file equals the
+previous close on nearly all days before 2006 (so Garman-Klass, which uses it, would be wrong). Oil has closing prices
 only; the variance there is the sum of the next five squared returns, since a single one says little and is zero on days
 without a change.
 """
@@ -75,8 +75,9 @@ class VolatilityData(ForecastData):
         """Turn forecasts of a variance into calibrated forecasts of its logarithm and of the variance.
 
         A model of returns determines neither the scale of a range-based variance nor the mean of its logarithm, and the
-        exponential of a forecast logarithm lies below the mean. So every model is corrected in the same way, by the
-        mean error of its logarithm and the mean ratio of variance to forecast over the training rows.
+        exponential of a forecast logarithm lies below the mean. So both are corrected over the training rows: the
+        logarithm by its mean error, the variance by the mean ratio of variance to forecast. Classical models get both
+        corrections; layers are trained on the logarithm and get the second only.
 
         Args:
             forecasts: (n,) positive.

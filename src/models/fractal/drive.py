@@ -7,7 +7,7 @@ The paper prints B_tilde for one input and says neither how the columns of V are
                 (`fractional`, `legs`), else unit 2-norm
     columns     unit 2-norm                                      scaled to unit root-mean-square
     diagonal    unit diagonal (closed forms only)                as they are: 1 to 1.3e4 in a block of 8, alpha = 0
-    none        unit 2-norm, as an eigenvalue routine has them   as they are: 0.2 to 1e5 in a block of 8, alpha = 0
+    none        unit 2-norm, as an eigenvalue routine has them   as they are: 8 to 6.5e4 in a block of 8, alpha = 0
     mode        any                                              each of modulus 1: all modes driven alike
 
     B_init      rows of B (P, H)

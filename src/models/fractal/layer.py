@@ -147,8 +147,11 @@ class Fractal(DiagonalSSM):
         check_bank("Fractal", n_alphas)
         check_parameter("Fractal", d_model=d_model, d_state=d_state)
         check_flags("Fractal", bidirectional=bidirectional, checkpoint=checkpoint, conj_sym=conj_sym)
-        if not (isinstance(learn_alpha, str) and learn_alpha == "mode"):
-            check_flags("Fractal", learn_alpha=learn_alpha)
+        if not isinstance(learn_alpha, bool) and learn_alpha != "mode":
+            raise UsageError(
+                f"Fractal needs learn_alpha to be True (one alpha a block), 'mode' (one a mode) or False, got "
+                f"{learn_alpha!r}. In YAML write true, mode or false."
+            )
         check_C_init(C_init)
         check_method(discretization)
         check_steps(dt_min, dt_max)
