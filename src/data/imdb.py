@@ -220,7 +220,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, int]]:
         texts = [str(text) for text in table["text"].to_pylist()]
         labels = checked_labels(table["label"].to_pylist(), 2, str(path)).tolist()
     except (ArrowException, KeyError, OSError) as error:
-        raise UsageError(f"{path} is no parquet file of texts and labels ({error}): download it again.") from error
+        raise UsageError(f"{path} is not a parquet file of texts and labels ({error}): download it again.") from error
     rows = list(zip(texts, labels, strict=True))
     by_class = [[row for row in rows if row[1] == label] for label in range(2)]
     yield from (row for both in zip(*by_class, strict=True) for row in both)

@@ -44,7 +44,7 @@ def load_pickle(path: Path, max_bytes: int = 64 << 20) -> Any:
     with open(path, "rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise UsageError(f"{path} has more than {max_bytes:,} bytes, the most that is expected: this is another file.")
+        raise UsageError(f"{path} has more than {max_bytes:,} bytes, so it is not the expected file.")
     try:
         if not content.endswith(pickle.STOP):
             raise EOFError("it has no end")
@@ -65,7 +65,7 @@ class _Opcodes(dict):
     def __getitem__(self, opcode: int) -> Any:
         self.left -= 1
         if self.left < 0:
-            raise UsageError(f"it has more than {_MAX_OPCODES:,} opcodes: this is another file.")
+            raise UsageError(f"it has more than {_MAX_OPCODES:,} opcodes, so it is not the expected file.")
         if opcode not in self:
             known = pickletools.code2op.get(chr(opcode))
             if known is None:
@@ -119,7 +119,7 @@ class _Unpickler(pickle._Unpickler):
             self._make(len(data))
             value.__setstate__((1, shape, dtype, fortran == 1, data))
         else:
-            raise UsageError("it wants to change something that is no array. Refused: it may be malicious.")
+            raise UsageError("it wants to change an object that is not an array. Refused: it may be malicious.")
 
     def load_setitem(self) -> None:
         self._check_keys(self.stack[-3], self.stack[-2:-1])
@@ -137,7 +137,7 @@ class _Unpickler(pickle._Unpickler):
         # Hashing a tuple of shared tuples takes exponential time, and the hash of a long integer is never cached.
         odd = [type(key).__name__ for key in keys if type(key) not in (str, bytes) or len(key) > _MAX_KEY]
         if odd:
-            raise UsageError(f"it has a key of type {odd[0]}, or a long one; short texts and bytes are read.")
+            raise UsageError(f"it has a key of type {odd[0]} or a long key; only short texts and bytes are read.")
         if type(target) is not dict:
             raise ValueError("it sets keys of something that is not a dictionary")
 

@@ -36,7 +36,7 @@ def read_gzip(path: Path, max_bytes: int) -> bytes:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise UsageError(f"{path} is damaged ({error}): copy or download it again.") from error
     if len(content) > max_bytes:
-        raise UsageError(f"{path} unpacks to more than {max_bytes:,} bytes: this is another file.")
+        raise UsageError(f"{path} unpacks to more than {max_bytes:,} bytes, so it is not the expected file.")
     return content
 
 
@@ -116,18 +116,18 @@ def _extract_members(members: tarfile.TarFile, folder: Path, max_bytes: int, max
         # The library would otherwise keep a list of all members.
         members.members = []
         if count > max_files:
-            raise UsageError(f"{archive} holds more than {max_files:,} files: this is another archive.")
+            raise UsageError(f"{archive} holds more than {max_files:,} files. Refused: not the expected archive.")
         shown = f"'{member.name[:200]}'"
         if member.issparse():
             raise UsageError(f"{archive} holds {shown}, a sparse file, which may unpack to any size. Refused.")
         total += member.size
         if member.size < 0 or total > max_bytes:
-            raise UsageError(f"{archive} unpacks to more than {max_bytes:,} bytes. Refused: this is another archive.")
+            raise UsageError(f"{archive} unpacks to more than {max_bytes:,} bytes. Refused: not the expected archive.")
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts:
             raise UsageError(f"{archive} would write {shown} outside its folder. Refused.")
         if len(path.parts) > _MAX_DEPTH:
-            raise UsageError(f"{archive} holds {shown} in more than {_MAX_DEPTH} folders. Refused.")
+            raise UsageError(f"{archive} holds {shown}, which is more than {_MAX_DEPTH} levels deep. Refused.")
         if member.isreg() and (folder / path).exists():
             raise UsageError(f"{archive} holds {shown} twice (or in two spellings of one name). Refused.")
         members.extract(member, folder, set_attrs=False, filter="data")

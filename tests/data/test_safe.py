@@ -266,7 +266,7 @@ CRAFTED = {
     "contiguous": ([link("a", "", tarfile.CONTTYPE)], "a link or a device"),
     "claims more": ([pax({"size": "300000000"})], "more than 1,048,576 bytes"),
     "long header": ([pax({"comment": "x" * (2 << 20)})], "header of"),
-    "deep": (nested(1500), "more than 32 folders"),
+    "deep": (nested(1500), "more than 32 levels deep"),
     "twice": ([tarfile.TarInfo("a"), tarfile.TarInfo("a")], "twice"),
     "twice by a dot": ([tarfile.TarInfo("a"), tarfile.TarInfo("./a")], "twice"),
     "file as a folder": ([tarfile.TarInfo("a"), tarfile.TarInfo("a/b")], "cannot be unpacked"),

@@ -128,7 +128,7 @@ class Pathfinder(CachedData):
         return self._store(made, self._draw, resumable=True)
 
     def _refuse_older_laws(self, wanted: dict[str, Any]) -> None:
-        """Refuse to go on beside a cache of the same set drawn by another law, whose results do not compare.
+        """Refuse to draw beside a cache of the same set from another law, whose results do not compare.
 
         Raises:
             UsageError: names that cache and the differences.
