@@ -84,7 +84,7 @@ def collect(plan: Plan, runs: Sequence[Run], allow_mixed: bool = False) -> Resul
         raise UsageError(
             "These runs cannot be compared as they are:\n  "
             + "\n  ".join(mixed)
-            + "\nRun the odd ones again, or say mixed=allow; the report then says so."
+            + "\nRepeat the runs that differ, or say mixed=allow; the report then says so."
         )
     arms = [_arm(plan, name, [run for run in runs if run.arm == name]) for name in plan.arms]
     found = {arm.name: pairs for arm in arms if arm.name != plan.baseline and (pairs := _pairs(plan, runs, arm.name))}
@@ -110,9 +110,9 @@ def sentences(results: Results) -> list[str]:
 
 def _said(name: str, found: Difference, baseline: str, units: Units) -> str:
     if found.n < 2:
-        return f"{name}: one pair of runs shows nothing; two are the least, five the custom."
+        return f"{name}: one pair of runs shows nothing; at least two are needed, five are usual."
     if math.isnan(found.mean):
-        return f"{name}: the score of a run is no number, so nothing can be said."
+        return f"{name}: the score of a run is not a number, so nothing can be said."
     mean, span = units.signed(found.mean), units.interval(found.low, found.high)
     if math.isnan(found.low):
         told = "the difference" if found.claimed else "no difference"
@@ -190,7 +190,7 @@ def _metric(plan: Plan, runs: Sequence[Run]) -> Metric:
     metrics = list(dict.fromkeys(run.metric for run in runs if run.finished)) or [ACCURACY]
     if len(metrics) > 1:
         raise UsageError(
-            f"These runs are judged by other numbers: {' and '.join(metric.name for metric in metrics)}. Compare runs "
+            f"These runs have different main metrics: {' and '.join(metric.name for metric in metrics)}. Compare runs "
             f"of one kind of task."
         )
     check_threshold(plan.threshold, metrics[0])

@@ -297,7 +297,7 @@ def _check_positions(task: str, per_position: bool, pool: str) -> None:
     if pool == "cls" and (per_position or task == "tokens"):
         raise UsageError(
             "pool='cls' makes one output of a whole sequence, and this task has an output at every position. Use "
-            "pool='mean' (which plays no part there), and bidirectional: true where the task may look ahead."
+            "pool='mean' (which has no effect there), and bidirectional: true if the task may look ahead."
         )
 
 

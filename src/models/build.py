@@ -96,7 +96,7 @@ def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
     facts = {**_LATER_FACTS, **facts}
     if set(facts) != set(DATA_FACTS):
         raise UsageError(
-            f"{str(path)!r} describes its data by {', '.join(sorted(map(str, facts))) or 'nothing'}, and needed are "
+            f"{str(path)!r} describes its data by {', '.join(sorted(map(str, facts))) or 'nothing'}, but must give "
             f"{', '.join(DATA_FACTS)}. Load it with the version of this program that wrote it."
         )
     _check_imports(path, config.get("imports") or [], imports)
@@ -117,12 +117,12 @@ def _check_imports(path: str | Path, named: Any, allowed: Sequence[str]) -> None
     """Refuse a checkpoint whose run imported modules that the caller did not name."""
     if not isinstance(named, (list, tuple)):
         raise UsageError(
-            f"{str(path)!r} names imports that are no list: {named!r}. Take a checkpoint that `python -m train` wrote."
+            f"{str(path)!r} has imports that are not a list: {named!r}. Take a checkpoint that `python -m train` wrote."
         )
     missing = [name for name in map(str, named) if name not in allowed]
     if missing:
         raise UsageError(
-            f"{str(path)!r} was trained with parts of {', '.join(missing)}, and loading it would import that, which "
-            f"runs its code; allowed here: {', '.join(allowed) or 'no import'}. If you trust it: "
+            f"{str(path)!r} was trained with imports of {', '.join(missing)}. Loading it would import them, which "
+            f"runs their code; allowed here: {', '.join(allowed) or 'no import'}. If you trust them: "
             f"load_model(path, imports={[*map(str, named)]!r})."
         )

@@ -113,7 +113,7 @@ def check_probability(name: str, value: float) -> None:
     """Refuse a value that is not a number in [0, 1)."""
     check_numbers(**{name: value})
     if not 0.0 <= value < 1.0:
-        raise UsageError(f"{name} is a probability in [0, 1), got {value}. 0 leaves it out.")
+        raise UsageError(f"{name} is a probability in [0, 1), got {value}. 0 turns it off.")
 
 
 def check_flags(layer: str, **flags: bool) -> None:

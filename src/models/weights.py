@@ -28,8 +28,8 @@ def check_sizes_named(
         for value in (node.get(key), layer.get(key), facts.get(key)):
             if isinstance(value, int) and value > stored:
                 raise UsageError(
-                    f"{str(path)!r} names a model with {key}={value} and holds {stored} numbers, so it is not the "
-                    f"file of such a model. Take a checkpoint (best.ckpt, last.ckpt) or a folder that is whole."
+                    f"{str(path)!r} describes a model with {key}={value} but holds only {stored} numbers, so it is "
+                    f"incomplete or wrong. Take a complete checkpoint (best.ckpt, last.ckpt) or folder."
                 )
 
 

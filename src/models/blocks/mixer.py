@@ -156,7 +156,7 @@ def build_mixer(mixer: str, d_model: int, dropout: float, framework: str, d_inpu
     d_input = d_model if d_input is None else d_input
     if d_input != d_model and mixer not in JOINING:
         raise UsageError(
-            f"The layer puts out {d_input} features for a width of {d_model}, several channels, and mixer='{mixer}' "
+            f"The layer has {d_input} output features for a width of {d_model} (several channels), and mixer='{mixer}' "
             f"has no linear map that joins them. Use mixer={', '.join(repr(name) for name in JOINING)}, or channels=1."
         )
     return MIXERS[mixer](d_model, dropout, framework, d_input)

@@ -66,7 +66,7 @@ class FractalConv(DiagonalSISO):
         check_flags("FractalConv", bidirectional=bidirectional)
         if d_model % n_alphas:
             raise UsageError(
-                f"FractalConv gives each alpha as many features: n_alphas={n_alphas} does not divide d_model={d_model}."
+                f"FractalConv needs equal groups of features: n_alphas={n_alphas} does not divide d_model={d_model}."
             )
         check_choice("B_init", B_init, ("analytic", "ones"))
         check_choice("discretization", discretization, ("zoh", "bilinear"))

@@ -36,7 +36,7 @@ class FeatureGroups(nn.Module):
         n_groups = len(counts)
         if d_model % n_groups:
             raise UsageError(
-                f"bank='features' gives each block as many features: n_alphas={n_groups} does not divide "
+                f"bank='features' needs equal groups of features: n_alphas={n_groups} does not divide "
                 f"d_model={d_model}. Use a divisor, or bank='state'."
             )
         self.size = d_model // n_groups

@@ -157,8 +157,8 @@ def parse_measure(measure: str | Mapping[str, Any], imag: str) -> Measure:
 def _no_diagonal(operator: hippo.Operator) -> UsageError:
     """The error for B_scale='diagonal' with eigenvectors that are not computed in triangular form."""
     return UsageError(
-        f"B_scale='diagonal' is for the triangular eigenvectors of fractional and legs, and those of {operator.label} "
-        f"are not taken so. Use B_scale='none' for unit columns, or 'rms'."
+        f"B_scale='diagonal' needs the triangular eigenvectors of fractional and legs; those of {operator.label} are "
+        f"not triangular here. Use B_scale='none' for unit columns, or 'rms'."
     )
 
 

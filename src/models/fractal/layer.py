@@ -162,7 +162,7 @@ class Fractal(DiagonalSSM):
         check_choice("time", time, ("lti", "ltv"))
         check_dt_per(dt_per, dt)
         if B_init == "random" and B_scale != "rms":
-            raise UsageError(f"B_init='random' takes nothing of B_tilde, so B_scale='{B_scale}' would change nothing.")
+            raise UsageError(f"B_init='random' does not use B_tilde, so B_scale='{B_scale}' would change nothing.")
         if time == "ltv":
             _check_ltv(bidirectional, discretization, dt, dt_min, dt_max, dt_per)
         measures = parse_measures(measure, imag, n_alphas)
@@ -383,7 +383,7 @@ def _check_ltv(bidirectional: bool, discretization: str, dt: str, dt_min: float,
     """Raise an error for options that the 1 / t system cannot use."""
     if bidirectional:
         raise UsageError(
-            "Fractal with time='ltv' counts time from the start of the sequence and cannot run backward. "
+            "Fractal with time='ltv' measures time from the start of the sequence and cannot run backward. "
             "Use bidirectional=False, or time='lti'."
         )
     if discretization != "zoh":

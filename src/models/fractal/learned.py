@@ -43,12 +43,12 @@ def alpha_family(measures: Sequence[Measure], orders: Sequence[int], conj_sym: b
     for option, default in (("B_scale", "rms"), ("real", "own")):
         if not isinstance(chosen[option], str) or chosen[option] != default:
             raise UsageError(
-                f"learn_alpha=true lets alpha decide the modes, so {option}={chosen[option]!r} cannot. Leave "
-                f"{option} at '{default}', or use learn_alpha=false."
+                f"learn_alpha=true computes the modes from alpha, so {option}={chosen[option]!r} cannot be used. "
+                f"Leave {option} at '{default}', or use learn_alpha=false."
             )
     if not conj_sym and measure.imag not in ADDED:
         raise UsageError(
-            f"learn_alpha=true keeps one of each conjugate pair that {measure.name} has. Use conj_sym=true, or "
+            f"learn_alpha=true stores one mode of each conjugate pair of {measure.name}. Use conj_sym=true, or "
             f"learn_alpha=false."
         )
     family = AlphaFamily(measure, orders[0])

@@ -66,7 +66,7 @@ def decay_rates(real: Real | Sequence[Real], own: Rates, alphas: Sequence[float 
     for values in rates:
         if np.isnan(values).any():
             raise UsageError(
-                f"real={real} needs an alpha in every block that it is for, and a measure of this layer has none. Use "
+                f"real={real} computes rates from alpha, and a measure of this layer has no alpha. Use "
                 f"a number, real=0.5, or a fractional measure."
             )
         if not ((values >= SLOWEST) & (values <= _FASTEST)).all():

@@ -36,8 +36,8 @@ def check_dt_per(dt_per: str, dt: str) -> None:
     check_choice("dt_per", dt_per, DT_PER)
     if dt_per == "scalar" and dt == "calibrated":
         raise UsageError(
-            "dt='calibrated' multiplies the step of each block by its own time scale, so dt_per='scalar' cannot hold "
-            "it. Use dt_per='block', or dt='range'."
+            "dt='calibrated' multiplies the step of each block by its own time scale, so dt_per='scalar', a single "
+            "step, is not possible. Use dt_per='block', or dt='range'."
         )
 
 

@@ -169,7 +169,7 @@ def check_options(layer: nn.Module, opts: Any) -> None:
         if value is not None and opts.get(name, value) != value:
             raise UsageError(
                 f"The arrays were made with {name}='{opts[name]}', this layer has '{value}'. "
-                f"Build it with the same option, or the numbers mean something else."
+                f"Build it with the same option; otherwise the arrays give another function."
             )
 
 

@@ -134,6 +134,6 @@ def check_discretization(discretization: str, l_max: int | None) -> None:
     check_choice("discretization", discretization, DISCRETIZATIONS)
     if discretization == "dss" and l_max is None:
         raise UsageError(
-            "discretization='dss' normalises its kernel over l_max positions, so the layer has to be told: give "
-            "l_max, the longest sequence of the data. zoh and bilinear do not need it."
+            "discretization='dss' normalises its kernel over l_max positions, and l_max is not set. Give the "
+            "longest sequence of the data as l_max. zoh and bilinear do not need it."
         )
