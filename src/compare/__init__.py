@@ -1,4 +1,4 @@
-"""Comparisons with an error bar: a plan of runs, what of it is missing, paired statistics, a report.
+"""Comparisons with error bars: a plan of runs, the runs that it lacks, paired statistics, and a report.
 
 python -m fractal_ssm.compare ablation=measures budget=cpu seeds=5
 """

@@ -1,11 +1,11 @@
-"""`python -m fractal_ssm.compare`: run what a comparison lacks, and report it.
+"""`python -m fractal_ssm.compare`: make the missing runs of a comparison, and write its report.
 
     compare ablation=measures budget=cpu seeds=5         a named comparison (--list shows them)
     compare ablation=measures task=proxy/adding          the same on another task
     compare experiments=lra/fractal-listops,lra/s5-listops budget=cpu seeds=0,1,2
-    compare ... tune=8                                   first 8 trials of each arm, chosen by validation
-    compare ... --dry-run                                what would be run, and how long it may take
-    compare report FOLDER [FOLDERS ...]                  the report again, of a comparison or of any runs
+    compare ... tune=8                                   first tune each arm: the best of 8 trials by validation
+    compare ... --dry-run                                show the missing runs and an estimate of the time
+    compare report FOLDER [FOLDERS ...]                  write the report of a comparison, or of any runs
 
 Own keys: ablation, task, experiments, baseline, seeds (5 or 0,1,2), results, name, jobs, launcher, threshold, tune,
 ranges (a file), mixed=allow, retry=true. Every other key=value is a setting of all runs, as for `python -m train`.
@@ -29,7 +29,7 @@ from .runs import Run
 
 _OWN = ("ablation", "task", "experiments", "baseline", "seeds", "results", "name", "jobs", "launcher", "threshold")
 _OWN += ("mixed", "retry", "tune", "ranges")
-# Settings of a run that the comparison decides, and what to say instead.
+# Settings that the comparison sets itself, with the advice for the error message.
 _TAKEN = {
     "seed": "Say seeds=5 for five of them, or seeds=3, for seed 3 alone.",
     "resume": "Runs that were cut off go on by themselves.",
@@ -55,8 +55,11 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; the exit status: 0, 1 if a run has no result, 2 for a mistake of the user, 130 after Ctrl-C, 143
-    after SIGTERM."""
+    """Entry point. Returns the exit status.
+
+    0: all runs have a result; 1: a run has none, or a file could not be written; 2: a mistake of the user; 130 after
+    Ctrl-C, 143 after SIGTERM.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = parse(words)
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if "--list" in options.flags:
             return _list(options)
-        # A signal ends the runs, which save, before it ends this process: they would go on without it.
+        # On a signal, first end the runs, which save, and then this process; otherwise they would go on without it.
         with Signals():
             return _report(options, words) if options.report else _compare(options, words)
     except UsageError as error:
@@ -116,10 +119,10 @@ def parse(words: Sequence[str]) -> Options:
 
 
 def make_plan(options: Options) -> Plan:
-    """The plan that the command line asks for.
+    """Build the plan from the command line.
 
     Raises:
-        UsageError: neither or both of ablation and experiments, a value that is not one, an unknown name.
+        UsageError: neither or both of ablation and experiments, an invalid value, or an unknown name.
     """
     own = options.own
     _flag(options, "mixed", "refuse", "allow"), _flag(options, "retry", "false", "true")
@@ -157,13 +160,13 @@ def make_plan(options: Options) -> Plan:
 
 
 def _searchpath(options: Options) -> list[str]:
-    """The user's folders of configurations as a setting of every run."""
+    """The user's configuration folders as a setting of every run."""
     places = [f"file://{folder.absolute()}" for folder in options.config_dirs]
     return [f"hydra.searchpath=[{','.join(places)}]"] if places else []
 
 
 def seeds_of(text: str) -> list[int]:
-    """ "5" is seeds 0 to 4; "0,3" is seeds 0 and 3.
+    """Read a seeds option: "5" means seeds 0 to 4, "0,3" means seeds 0 and 3.
 
     >>> seeds_of("3"), seeds_of("7,")
     ([0, 1, 2], [7])
@@ -205,10 +208,10 @@ def _compare(options: Options, words: Sequence[str]) -> int:
 
 
 def _make(plan: Plan, results: Path, options: Options) -> bool:
-    """Show the plan and run what it lacks; False after a dry run."""
+    """Show the plan and make its missing runs; False after a dry run."""
     from . import launch, progress
 
-    # Check first: runs of another plan must not be counted as this plan's.
+    # Check first, so that runs of another plan are not counted for this one.
     plan.check_folder(results)
     jobs = launch.missing(plan, results, retry=_flag(options, "retry", "false", "true"))
     at_once = _jobs(options.own.get("jobs"))
@@ -225,7 +228,7 @@ def _make(plan: Plan, results: Path, options: Options) -> bool:
 
 
 def _tune(plan: Plan, results: Path, options: Options) -> Plan | None:
-    """Run the trials that are missing; the plan with each arm at its best, or None after a dry run."""
+    """Make the missing trials and return the plan with each arm at its best trial, or None after a dry run."""
     from ..files import write_text
     from . import tables, tuning
 
@@ -268,7 +271,7 @@ def _results(options: Options, default: Path) -> Path:
 
 
 def _joined(plan: Plan, folders: Sequence[Path]) -> list[Run]:
-    """The runs of one plan from several machines; of two runs of one arm and seed the first that finished counts."""
+    """The runs of one plan from several folders; of two runs of one arm and seed, the first finished one counts."""
     chosen: dict[tuple[str, int], Run] = {}
     for folder in folders:
         for run in plan.runs(folder):

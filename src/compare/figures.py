@@ -1,6 +1,6 @@
-"""The pictures of a report: learning curves with bands, scores against processor time, a forest plot of differences.
+"""Figures of a report: learning curves with bands, scores against processor time, a forest plot of differences.
 
-Drawn by matplotlib as SVG on a transparent ground, in colours that read on white and on black.
+Drawn by matplotlib as SVG on a transparent background, in colours that are legible on white and on black.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from .results import ArmResult, Results
 
-# Text and axes: a grey with a contrast of at least 4.5 to both grounds.
+# Text and axes: a grey with a contrast of at least 4.5 to white and to black.
 _INK = "#767676"
 _STYLE = {
     "font.size": 9,
@@ -37,7 +37,7 @@ _COLOURS = ("#3b7dd8", "#d9541e", "#2e9e5b", "#a55fc4", "#b8860b", "#c2405f", "#
 
 
 def curves(results: Results) -> str:
-    """Mean validation score against the step, with the range over the seeds as a band."""
+    """SVG of the mean validation score against the step, with the range over the seeds as a band."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7.2, 3.6), layout="constrained")
         axes = figure.subplots()
@@ -51,7 +51,7 @@ def curves(results: Results) -> str:
 
 
 def cost(results: Results) -> str:
-    """Test score of every run against the processor time of its fit, with reference scores as lines."""
+    """SVG of the test score of every run against the processor time of its fit, with reference scores as lines."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7.2, 3.2), layout="constrained")
         axes = figure.subplots()
@@ -75,7 +75,7 @@ def cost(results: Results) -> str:
 
 
 def forest(results: Results) -> str:
-    """Each arm's paired difference with its 95 % interval; the difference of each seed as a tick."""
+    """SVG of each arm's paired difference with its 95 % interval, and the difference of each seed as a tick."""
     names, scale = [name for name, found in results.differences.items() if found.n >= 2], results.units.scale
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7.2, 0.9 + 0.42 * max(len(names), 1)), layout="constrained")
@@ -96,7 +96,7 @@ def forest(results: Results) -> str:
 
 
 def wrapped(name: str) -> str:
-    """A name in lines of about thirty characters."""
+    """A name broken into lines of at most 32 characters."""
     return textwrap.fill(name, 32)
 
 
@@ -109,7 +109,7 @@ def _compared(results: Results) -> str:
 
 
 def band(arm: ArmResult, scale: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Steps that every finished run validated at, with lowest, mean and highest score there, times `scale`."""
+    """Steps at which every finished run was validated, and the lowest, mean and highest score there, times `scale`."""
     tables = [{step: scale * value for step, _, value in run.validations()} for run in arm.finished]
     steps = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
     values = np.array([[table[step] for step in steps] for table in tables]).reshape(len(tables), len(steps))
@@ -119,7 +119,7 @@ def band(arm: ArmResult, scale: float) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def seed_differences(results: Results, arm: str) -> list[float]:
-    """The paired difference of every seed that both arms have."""
+    """The paired difference from the baseline for every seed that both arms have."""
     scores = {(run.arm, run.seed): run.score() for run in results.runs if run.finished}
     base = results.plan.baseline
     both = [seed for seed in results.plan.seeds if (arm, seed) in scores and (base, seed) in scores]
@@ -142,5 +142,5 @@ def _finish(axes: Axes, x: str, y: str) -> None:
 def _svg(figure: Figure) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    # Inside a page: without the XML header.
+    # Without the XML header, for use inside a page.
     return text.getvalue()[text.getvalue().index("<svg") :]

@@ -1,7 +1,7 @@
-"""Run what a plan lacks, by local processes that share the cores or by a launcher of hydra; nothing is repeated.
+"""Make the missing runs of a plan, by local processes that share the cores or by a launcher of hydra.
 
-Each run is the ordinary command line in a process and a folder of its own, so a comparison that is killed loses no run,
-and a run that is killed goes on from its last checkpoint.
+Each run is the ordinary command line in its own process and folder, so killing a comparison loses no finished run, and
+a run that was killed continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from .runs import failure_file, read
 
 _POLL_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
-# Loaded here: between fork and exec nothing may be.
+# Loaded here, because loading a library between fork and exec is not safe.
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 @dataclass
 class Job:
-    """One run that is to be made.
+    """One run to be made.
 
     Attributes:
-        arm, seed: of the plan.
-        folder: of the run.
-        overrides: for `python -m train`.
-        retry: whether a failed run is made again.
-        resume: a checkpoint that it goes on from, or None; `wanted` sets it.
+        arm, seed: arm and seed of the plan.
+        folder: run folder.
+        overrides: arguments of `python -m train`.
+        retry: whether to repeat a failed run.
+        resume: checkpoint to continue from, or None; set by `wanted`.
     """
 
     arm: str
@@ -49,7 +49,7 @@ class Job:
     process: subprocess.Popen | None = field(default=None, repr=False)
 
     def wanted(self) -> bool:
-        """Whether the run has no result yet and no process is making it, looked up now."""
+        """Check whether the run has no result yet and no process is making it, and set `resume`."""
         run = read(self.folder, self.arm)
         if run.finished or (run.status == "failed" and not self.retry) or is_locked(self.folder):
             return False
@@ -59,17 +59,17 @@ class Job:
 
     @property
     def command(self) -> list[str]:
-        """What is started; the folder of a resumed run follows from its checkpoint."""
+        """The command line of the run; the folder of a resumed run follows from its checkpoint."""
         where = f"resume={self.resume}" if self.resume else f"hydra.run.dir={self.folder}"
         quiet = "trainer.progress_bar=false"
         return [sys.executable, "-m", "fractal_ssm.train", *self.overrides, quiet, where]
 
 
 def missing(plan: Plan, results: Path, retry: bool = False) -> list[Job]:
-    """The runs of a plan that have no result yet, seed by seed, so that pairs are complete early.
+    """The runs of a plan that have no result yet, ordered by seed, so that pairs are complete early.
 
-    A run that failed (diverged, say) is a result and stays; `retry` makes it again. One that was interrupted goes on
-    from its last checkpoint. One that another process is making is left to it.
+    A failed run (one that diverged, for example) counts as a result; `retry` repeats it. An interrupted run continues
+    from its last checkpoint. A run that another process is making is not included.
     """
     pairs = [(arm, seed) for seed in plan.seeds for arm in plan.arms]
     jobs = [Job(arm, seed, plan.folder(results, arm, seed), plan.overrides(arm, seed), retry) for arm, seed in pairs]
@@ -77,16 +77,16 @@ def missing(plan: Plan, results: Path, retry: bool = False) -> list[Job]:
 
 
 def threads_for(jobs: int) -> int:
-    """Threads of each of so many processes at a time, at least one."""
+    """Threads for each of `jobs` concurrent processes, at least one."""
     return max(1, len(os.sched_getaffinity(0)) // max(jobs, 1))
 
 
 class Pool:
-    """Processes side by side.
+    """Runs jobs in concurrent processes.
 
     Args:
-        jobs: what is to be run, in order.
-        at_once: processes at a time; each gets its share of the cores.
+        jobs: the jobs, in order.
+        at_once: number of concurrent processes; each gets its share of the cores.
         watch: called every half second with the running and the finished jobs, to show progress.
     """
 
@@ -95,7 +95,7 @@ class Pool:
         self._at_once, self._watch = at_once, watch
 
     def run(self) -> None:
-        """Run all of them; an interruption is passed on to the processes, which save, and waits for them.
+        """Run all jobs. On an interruption, terminate the processes, which save, and wait for them.
 
         Raises:
             KeyboardInterrupt: after Ctrl-C, when all have ended.
@@ -104,7 +104,7 @@ class Pool:
             while self._waiting or self._running:
                 while self._waiting and len(self._running) < self._at_once:
                     job = self._waiting.pop(0)
-                    # Another process may work on the same plan.
+                    # Checked again, because another process may work on the same plan.
                     if job.wanted():
                         self._running.append(self._start(job))
                     else:
@@ -130,7 +130,7 @@ class Pool:
         threads = str(threads_for(self._at_once))
         environment = os.environ | {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads}
         with open(_log(job), "ab") as log:
-            # A session of its own: Ctrl-C reaches the runs through `terminate`, once.
+            # In a new session, so that Ctrl-C reaches the runs only once, through `terminate`.
             job.process = subprocess.Popen(
                 job.command,
                 stdout=log,
@@ -144,22 +144,22 @@ class Pool:
 
 
 def end_with_parent() -> None:
-    """Ask Linux to send SIGTERM to this process when its parent is gone, also by SIGKILL: the run then saves and ends.
+    """Make Linux send SIGTERM to this process when its parent ends, even by SIGKILL; the run then saves and ends.
 
-    For the time between fork and exec; elsewhere than on Linux nothing happens.
+    To be called between fork and exec; does nothing on other systems.
     """
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def hand_over(plan: Plan, jobs: Sequence[Job], launcher: str) -> None:
-    """Give the jobs to a launcher of hydra (joblib, submitit_slurm, ...): one sweep an arm over its seeds.
+    """Run the jobs with a launcher of hydra (joblib, submitit_slurm, ...): one sweep per arm over its seeds.
 
-    Its own settings are settings of the plan, such as hydra.launcher.partition=gpu. A sweep cannot resume, so runs to
-    be gone on with are made here, one after another.
+    The launcher's settings are settings of the plan, such as hydra.launcher.partition=gpu. A sweep cannot resume, so
+    interrupted runs are continued here, one after another.
 
     Raises:
-        UsageError: a sweep could not be started; what its runs did is in their folders.
+        UsageError: a sweep could not be started; finished runs stay in their folders.
     """
     for job in jobs:
         if job.resume is None:
@@ -175,7 +175,7 @@ def hand_over(plan: Plan, jobs: Sequence[Job], launcher: str) -> None:
 
 
 def sweeps(plan: Plan, jobs: Sequence[Job], launcher: str) -> list[list[str]]:
-    """The command lines of these sweeps."""
+    """The command lines of the sweeps for the jobs that do not resume."""
     commands = []
     for arm in plan.arms:
         begun = [job for job in jobs if job.arm == arm and job.resume is None]
@@ -192,14 +192,14 @@ def _log(job: Job) -> Path:
 
 
 def _note_failure(job: Job) -> None:
-    """Keep the reason of a run that ended without a record of its own: the last line that it printed."""
+    """Write down why a run ended without a record: the last line that it printed."""
     if job.process.returncode and read(job.folder).status == "missing":
         lines = _log(job).read_text(errors="replace").strip().splitlines()
         write_text(failure_file(job.folder), lines[-1] if lines else f"exit status {job.process.returncode}")
 
 
 def _set_aside(folder: Path) -> None:
-    """Move a folder that holds no run to go on with out of the way; nothing is deleted."""
+    """Rename a folder whose run cannot be continued; nothing is deleted."""
     if folder.exists() and any(folder.iterdir()):
         number = 1
         while (target := folder.with_name(f"{folder.name}.attempt{number}")).exists():

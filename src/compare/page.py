@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no network, no script; light or dark as the reader has it."""
+"""The report as one self-contained HTML page, without network access or scripts, in a light and a dark scheme."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ pre { background: var(--card); padding: .8rem 1rem; border-radius: .3rem; overfl
 
 
 def html(results: Results, command: str) -> str:
-    """The page.
+    """Write the report as an HTML page.
 
     Args:
-        results: of `collect`.
-        command: how to repeat the comparison.
+        results: those of `collect`.
+        command: the command line that repeats the comparison.
     """
     plan = results.plan
     said = "".join(f"<li>{escape(text)}</li>" for text in sentences(results))

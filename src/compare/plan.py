@@ -1,4 +1,4 @@
-"""A plan: arms (what is compared), seeds, and the run folder of each pair of them."""
+"""A plan: the arms to compare, the seeds, and the run folder of each arm and seed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ PLAN_FILE = "plan.json"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be compared.
+    """The arms, seeds and settings of a comparison.
 
     Attributes:
-        name: of the comparison; a heading and the default folder.
+        name: name of the comparison; a heading and the default folder.
         question: one sentence that the result answers.
         arms: name -> settings of `python -m train` (experiment=..., key=value).
         baseline: the arm that the others are compared with.
-        seeds: of the runs; runs of one seed make a pair.
+        seeds: seeds of the runs; runs of two arms with the same seed make a pair.
         common: settings of every arm, such as budget=cpu.
-        tuning: how the settings of the arms were chosen, a sentence for the table.
+        tuning: how the settings of the arms were chosen, a phrase for the report.
         threshold: value of the main metric in validation for the column "samples to", or None.
-        made_of_runs: the plan only describes runs that are there, so none is missing.
+        made_of_runs: whether the plan only describes existing runs, so that none is missing.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Plan:
             raise UsageError(f"seeds are different whole numbers, at least one, got {list(self.seeds)}.")
 
     def folder(self, results: Path, arm: str, seed: int) -> Path:
-        """Where the run of an arm and a seed lives."""
+        """Folder of the run of an arm and a seed."""
         return results / re.sub(r"[^\w.=-]+", "_", arm) / f"seed{seed}"
 
     def overrides(self, arm: str, seed: int) -> list[str]:
@@ -61,7 +61,7 @@ class Plan:
         return [*self.arms[arm], *self.common, f"seed={seed}"]
 
     def runs(self, results: Path) -> list[Run]:
-        """The runs that are there, in the order of the plan, each under the name of its arm."""
+        """The existing runs, in the order of the plan, each with the name of its arm."""
         runs = [read(self.folder(results, arm, seed), arm) for arm in self.arms for seed in self.seeds]
         return [run for run in runs if run.status != "missing"]
 
@@ -69,7 +69,7 @@ class Plan:
         """Refuse a results folder whose runs are not those of this plan.
 
         Raises:
-            UsageError: the folder holds another plan; only seeds, the question and the threshold may change.
+            UsageError: the folder holds a plan with other arms, common settings or baseline.
         """
         before = load(results)
         if before is not None:
@@ -84,7 +84,7 @@ class Plan:
         """Write plan.json into the results folder.
 
         Raises:
-            UsageError: the folder cannot be made or written in, or `check_folder`.
+            UsageError: the folder cannot be created or written to, or see `check_folder`.
         """
         self.check_folder(results)
         make_writable("results", str(results))
@@ -92,7 +92,7 @@ class Plan:
 
 
 def load(results: Path) -> Plan | None:
-    """The plan of a results folder, or None where there is none.
+    """The plan of a results folder, or None if there is none.
 
     Raises:
         UsageError: a file that is not a plan.
@@ -109,7 +109,7 @@ def load(results: Path) -> Plan | None:
 
 
 def from_runs(name: str, folders: Sequence[Path], baseline: str | None = None) -> tuple[Plan, list[Run]]:
-    """A plan made of runs that are there: an arm for each experiment with its own settings; the first is the baseline.
+    """A plan of existing runs: one arm for each experiment and its changed settings; the first is the baseline.
 
     Raises:
         UsageError: no run below the folders.
@@ -128,15 +128,15 @@ def from_runs(name: str, folders: Sequence[Path], baseline: str | None = None) -
 
 
 def ablation(name: str, task: str | None = None, folders: Sequence[Path] = ()) -> dict[str, Any]:
-    """The file of a named ablation, its task filled in: question, baseline, arms, optional settings and threshold.
+    """Read a named ablation and fill in its task: question, baseline, arms, optional settings and threshold.
 
     Args:
         name: `configs/ablation/<name>.yaml`, of the package or of one of the `folders`, or the path of a YAML file.
-        task: "listops" or "proxy/adding": a task of `experiment/lra`, or of the folder before the slash. The folder
-            replaces "{suite}" in the arms, the task "{task}"; None takes the file's own `task`.
-        folders: of the user (`--config-dir`), looked at first.
+        task: a task of `experiment/lra`, such as "listops", or of the folder before the slash, such as "proxy/adding".
+            The folder replaces "{suite}" in the arms, the task "{task}"; None takes the `task` of the file.
+        folders: the user's folders (`--config-dir`), searched first.
     Raises:
-        UsageError: no such ablation, or a file that is not one.
+        UsageError: an unknown ablation, or a file that is not an ablation.
     """
     node = _read(name, folders)
     missing = {"question", "baseline", "arms"} - node.keys()
@@ -163,7 +163,7 @@ def _filled(text: str, names: Mapping[str, str]) -> str:
 
 
 def known_ablations(folders: Sequence[Path] = ()) -> list[str]:
-    """Names of all ablations, of the package and of the user's folders."""
+    """Names of all ablations in the package and in the user's folders."""
     places = [folder / "ablation" for folder in folders] + [_packaged()]
     return sorted({path.name.removesuffix(".yaml") for place in places if place.is_dir() for path in place.iterdir()})
 

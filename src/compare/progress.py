@@ -1,4 +1,4 @@
-"""What a person sees before and while a plan runs: an outline with an estimate, and progress with the time left."""
+"""Output before and during the runs of a plan: an outline with an estimate, and progress with the time left."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .plan import Plan
 from .runs import read
 from .units import Units
 
-# Seconds between two lines where the output is no terminal.
+# Seconds between two lines if the output is not a terminal.
 _LINE_SECONDS = 30.0
 
 
 def check(plan: Plan) -> None:
-    """Compose every arm and build one block of its model: a mistake fails before anything runs.
+    """Compose every arm and build one block of its model, so that a mistake fails before anything runs.
 
     Raises:
-        UsageError: names the arm.
+        UsageError: the message names the arm.
     """
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -44,7 +44,7 @@ def check(plan: Plan) -> None:
 
 
 def outline(plan: Plan, results: Path, jobs: Sequence[Job], at_once: int) -> str:
-    """The plan in a few lines: question, arms, what is there, what is missing, how long it may take."""
+    """The plan in a few lines: question, arms, finished and missing runs, estimated time."""
     total = len(plan.arms) * len(plan.seeds)
     lines = [f"{plan.name}: {plan.question}", f"Results: {results}"]
     width = max(map(len, plan.arms))
@@ -64,7 +64,7 @@ def outline(plan: Plan, results: Path, jobs: Sequence[Job], at_once: int) -> str
 
 
 def estimate(plan: Plan, results: Path, jobs: Sequence[Job], at_once: int) -> float | None:
-    """Seconds for the jobs, from runs of the same arm that are there, else from the budget's time limit, or None."""
+    """Seconds for the jobs: from finished runs of the same arm, else of other arms, else the time limit, or None."""
     took: dict[str, list[float]] = {}
     for run in plan.runs(results):
         if run.finished:
@@ -86,14 +86,14 @@ def estimate(plan: Plan, results: Path, jobs: Sequence[Job], at_once: int) -> fl
 
 
 def share_done(folder: Path) -> float:
-    """How far a running job is, 0 to 1, by the last step in its metrics."""
+    """Share of a running job that is done, 0 to 1, by the last step in its metrics."""
     run = read(folder)
     planned = run.facts.get("planned_steps")
     return min(1.0, run.curve[-1]["step"] / planned) if planned and run.curve else 0.0
 
 
 class Display:
-    """Progress over the whole plan: a bar on a terminal, a line every half minute elsewhere; a context manager."""
+    """Context manager that shows the progress of a plan: a bar on a terminal, a line every half minute elsewhere."""
 
     def __init__(self, plan: Plan, results: Path, jobs: Sequence[Job], at_once: int):
         self._total, self._at_once = len(jobs), at_once
@@ -118,7 +118,7 @@ class Display:
             self._bar.stop()
 
     def update(self, running: list[Job], done: list[Job]) -> None:
-        """Called every half second by the pool."""
+        """Report newly finished jobs and the progress; the pool calls this every half second."""
         for job in done:
             if job.folder not in self._told:
                 self._told.add(job.folder)

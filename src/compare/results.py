@@ -1,4 +1,4 @@
-"""What a comparison found: a line an arm, a line a difference, a sentence; the numbers of every form of report."""
+"""Results of a comparison: the numbers and sentences that every form of report shows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .units import Units
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One arm over its finished runs; `summary` is None where there is none.
+    """Summary of the finished runs of one arm; `summary` is None if there are none.
 
-    ended: runs that finished or failed.
+    ended: number of runs that finished or failed.
     majority: mean test accuracy of the best constant answer; nan for a task without classes.
     r2: mean share of the variance of the test targets that is predicted; nan for a task with classes.
-    left_chance, chance_interval: how many of these beat a trivial answer (`Run.left_chance`), with Wilson's 95 %
-        interval; a failed run counts as not having left chance.
-    samples_to: (median of the runs that got there, how many) for the plan's threshold, or None.
+    left_chance, chance_interval: number of ended runs that beat a trivial answer (`Run.left_chance`), with Wilson's
+        95 % interval; a failed run counts as not having left chance.
+    samples_to: (median over the runs that reached the plan's threshold, their number), or None.
     """
 
     name: str
@@ -48,14 +48,14 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class Results:
-    """All that a report shows.
+    """The contents of a report.
 
     Attributes:
-        plan: what was asked.
-        arms: in the order of the plan.
+        plan: the plan of the comparison.
+        arms: results of the arms, in the order of the plan.
         differences: arm -> its paired difference from the baseline; only arms with a pair.
-        notes: what the reader has to know first: mixed conditions, failed and missing runs.
-        units: how values of the main metric are written.
+        notes: warnings to the reader: mixed conditions, failed and missing runs.
+        units: text form of the values of the main metric.
         reference: scores of predictors that need no training, name -> mean over the finished runs.
     """
 
@@ -76,15 +76,15 @@ def collect(plan: Plan, runs: Sequence[Run], allow_mixed: bool = False) -> Resul
 
     Raises:
         UsageError: the runs differ in data, split, budget, code revision or settings within an arm, and `allow_mixed`
-            is not set; with it, each of these is a note of the results. They have other main metrics, or the plan's
-            threshold is not a value of their metric.
+            is not set (if it is, each of these becomes a note of the results); the runs have different main metrics;
+            or the plan's threshold is not a possible value of their metric.
     """
     mixed, metric = mixtures(runs), _metric(plan, runs)
     if mixed and not allow_mixed:
         raise UsageError(
             "These runs cannot be compared as they are:\n  "
             + "\n  ".join(mixed)
-            + "\nRun the odd ones again, or say mixed=allow; the report then says so."
+            + "\nRepeat the runs that differ, or say mixed=allow; the report then says so."
         )
     arms = [_arm(plan, name, [run for run in runs if run.arm == name]) for name in plan.arms]
     found = {arm.name: pairs for arm in arms if arm.name != plan.baseline and (pairs := _pairs(plan, runs, arm.name))}
@@ -98,9 +98,10 @@ def collect(plan: Plan, runs: Sequence[Run], allow_mixed: bool = False) -> Resul
 
 
 def sentences(results: Results) -> list[str]:
-    """What may be said, in plain words, one arm at a time.
+    """The conclusions as sentences, one for each arm.
 
-    A difference that is claimed, with its interval; or that none can be claimed, and which would have been seen.
+    A sentence states a claimed difference with its interval, or that none can be claimed and which size would have been
+    detected.
     """
     differences = results.differences.items()
     said = [_said(name, found, results.plan.baseline, results.units) for name, found in differences]
@@ -109,9 +110,9 @@ def sentences(results: Results) -> list[str]:
 
 def _said(name: str, found: Difference, baseline: str, units: Units) -> str:
     if found.n < 2:
-        return f"{name}: one pair of runs shows nothing; two are the least, five the custom."
+        return f"{name}: one pair of runs shows nothing; at least two are needed, five are usual."
     if math.isnan(found.mean):
-        return f"{name}: the score of a run is no number, so nothing can be said."
+        return f"{name}: the score of a run is not a number, so nothing can be said."
     mean, span = units.signed(found.mean), units.interval(found.low, found.high)
     if math.isnan(found.low):
         told = "the difference" if found.claimed else "no difference"
@@ -138,7 +139,7 @@ def probability(value: float) -> str:
 
 
 def _relation(value: float) -> str:
-    """ "= 0.020" or "< 0.001", as it stands in a sentence."""
+    """A probability for a sentence: "= 0.020" or "< 0.001"."""
     text = probability(value)
     return text if text.startswith("<") else f"= {text}"
 
@@ -189,7 +190,7 @@ def _metric(plan: Plan, runs: Sequence[Run]) -> Metric:
     metrics = list(dict.fromkeys(run.metric for run in runs if run.finished)) or [ACCURACY]
     if len(metrics) > 1:
         raise UsageError(
-            f"These runs are judged by other numbers: {' and '.join(metric.name for metric in metrics)}. Compare runs "
+            f"These runs have different main metrics: {' and '.join(metric.name for metric in metrics)}. Compare runs "
             f"of one kind of task."
         )
     check_threshold(plan.threshold, metrics[0])

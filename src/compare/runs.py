@@ -1,4 +1,4 @@
-"""Runs as a comparison sees them: their record, their settings, their curve, and whether they may be compared."""
+"""Runs of a comparison: record, settings and curve of each, and whether they may be compared."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..training.metric import Metric, recorded_metric
 from ..training.record import Metrics, read_record, seconds
 from ..training.resume import SAYS, WHERE
 
-# Keys that no result depends on.
+# Keys that do not affect results.
 NEUTRAL = ("seed", *WHERE, *SAYS)
-# What the command line says of a run elsewhere in a table.
+# Keys of the command line that other columns of a table show.
 _TOLD = ("experiment", "budget", "seed", "trainer")
 
 
@@ -25,11 +25,11 @@ class Run:
     """One run folder.
 
     Attributes:
-        arm: name of what is compared, "" until a plan names it.
-        folder: of the run.
+        arm: name of the run's arm, "" until a plan sets it.
+        folder: path of the run folder.
         status: "finished", "failed", "interrupted", "running" (or killed), "damaged" (no readable record) or
-            "missing" (nothing there).
-        facts: of record.json.
+            "missing" (no record and no failure).
+        facts: contents of record.json.
         settings: key -> value of config.yaml, flattened.
         curve: rows of metrics.csv.
     """
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The experiment, with the settings that make it another one."""
+        """The experiment and the settings that the command line changed."""
         return " ".join(filter(None, (self.experiment, own_settings(self.facts))))
 
     @property
@@ -65,11 +65,11 @@ class Run:
 
     @property
     def metric(self) -> Metric:
-        """The main metric of its task."""
+        """The main metric of the run's task."""
         return recorded_metric(self.facts)
 
     def score(self, split: str = "test") -> float:
-        """The main metric of the checkpoint of the best validation."""
+        """The main metric on a split, of the checkpoint with the best validation."""
         return float(self.facts["metrics"][split][self.metric.name])
 
     @property
@@ -79,10 +79,10 @@ class Run:
 
     @property
     def left_chance(self) -> bool:
-        """Whether a trivial answer is beaten.
+        """Whether the run beats a trivial answer.
 
-        By an accuracy above the majority class by more than three standard errors of a guesser; without classes by a
-        squared error below the variance of the targets (r2 > 0).
+        With classes, its accuracy must exceed that of the majority class by more than three standard errors of the
+        latter; without classes, its squared error must be below the variance of the targets (r2 > 0).
         """
         result = self.facts["metrics"]["test"]
         if math.isnan(self.majority):
@@ -92,12 +92,12 @@ class Run:
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time of the fit, all parts of a resumed run."""
+        """Processor time of the fit, including all parts of a resumed run."""
         return seconds(self.facts)[1]
 
     @property
     def steps_per_second(self) -> float:
-        """Optimizer steps a second of wall-clock time of the fit."""
+        """Optimizer steps per second of wall-clock time of the fit."""
         return self.facts["steps"] / max(seconds(self.facts)[0], 1e-9)
 
     def validations(self) -> list[tuple[int, float, float]]:
@@ -115,7 +115,7 @@ class Run:
 
 
 def own_settings(facts: Mapping[str, Any]) -> str:
-    """What the command line set otherwise than the experiment, in the order of the keys, e.g. "model.d_model=32"."""
+    """The settings that the command line changed from the experiment, sorted, e.g. "model.d_model=32"."""
     told = {text: text.lstrip("+~").partition("=")[0] for text in facts.get("overrides", [])}
     neutral = (*_TOLD, *WHERE, *SAYS)
     kept = (text for text, key in told.items() if key not in neutral and not key.startswith("hydra."))
@@ -123,13 +123,13 @@ def own_settings(facts: Mapping[str, Any]) -> str:
 
 
 def _as_typed(text: str) -> str:
-    """`key=true` of `key=True`, as hydra's sweeper writes it: one setting has one spelling, sweep or not."""
+    """`key=true` for `key=True`, which hydra's sweeper writes, so that a setting has one spelling."""
     key, equals, value = text.partition("=")
     return key + equals + (value.lower() if value in ("True", "False", "None", "Null") else value)
 
 
 def read(folder: Path, arm: str = "") -> Run:
-    """The run of a folder, whatever state it is in."""
+    """Read the run of a folder, whatever its status."""
     if not (folder / "record.json").exists():
         failure = failure_file(folder)
         if failure.exists():
@@ -143,18 +143,18 @@ def read(folder: Path, arm: str = "") -> Run:
 
 
 def failure_file(folder: Path) -> Path:
-    """Beside a run folder: why a run of a comparison ended before it had a record."""
+    """Path beside a run folder of the file with the reason why a run ended before it had a record."""
     return folder.with_name(f"{folder.name}.failed")
 
 
 def find(folders: Iterable[Path]) -> list[Run]:
-    """Every run below the folders, each folder once, in the order of their names."""
+    """Read every run below the folders, each folder once, in the order of their paths."""
     paths = sorted({path.parent.resolve() for folder in folders for path in Path(folder).rglob("record.json")})
     return [read(path) for path in paths]
 
 
 def flattened(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, keys joined by dots.
+    """Flatten nested mappings into one, with keys joined by dots.
 
     >>> flattened({"a": {"b": 1, "c": [2]}, "d": {}})
     {'a.b': 1, 'a.c': [2]}
@@ -176,7 +176,7 @@ def differing(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 
 def conditions(run: Run) -> dict[str, Any]:
-    """What all runs of a fair comparison share."""
+    """The conditions that must be equal in all runs of a fair comparison."""
     data = run.facts.get("data", {})
     return {
         "main metric": run.metric.name,
@@ -190,12 +190,12 @@ def conditions(run: Run) -> dict[str, Any]:
 
 
 def _revision(commit: str | None) -> str | None:
-    """The first twelve digits, and whether the tree had been edited."""
+    """The first twelve digits of a commit, and "-dirty" if the tree had uncommitted changes."""
     return commit and commit[:12] + ("-dirty" if commit.endswith("-dirty") else "")
 
 
 def mixtures(runs: Sequence[Run]) -> list[str]:
-    """One sentence for each condition that is not the same in all finished runs, and for arms of several settings."""
+    """One sentence for each condition that differs between finished runs, and each setting that differs in an arm."""
     runs = [run for run in runs if run.finished]
     found = []
     for name in conditions(runs[0]) if runs else ():

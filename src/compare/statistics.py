@@ -1,7 +1,7 @@
-"""Statistics of a comparison over seeds: how large is a difference, how sure is it, what could have been seen.
+"""Statistics of a comparison over seeds: paired differences, their intervals, p values and detectable size.
 
-Runs of two arms with the same seed share data, split and sample order, so they are compared in pairs: everything here
-works on the differences d_i = b_i - a_i of n pairs.
+Runs of two arms with the same seed share data, split and sample order, so they are compared in pairs: the functions
+use the differences d_i = b_i - a_i of n pairs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from scipy import optimize, stats
 
 LEVEL = 0.95
-# Probability with which a difference of the size `detectable` would have been claimed.
+# Probability of claiming a true difference of the size `detectable`.
 POWER = 0.8
 _RESAMPLES = 9999
 _NODES = 4096
@@ -24,7 +24,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Summary:
-    """One arm over its seeds: mean and standard deviation (n - 1; nan for one run) of n values."""
+    """Mean and standard deviation (with n - 1; nan for one run) of the n values of an arm."""
 
     mean: float
     deviation: float
@@ -36,18 +36,19 @@ class Difference:
     """A paired difference b - a over n seeds.
 
     Attributes:
-        mean: of the n differences.
-        low, high: 95 % interval by Student's t, n - 1 degrees of freedom: exact for normal differences, and honest for
-            few pairs. nan for n < 2, and where all differences are equal and show no spread.
+        mean: mean of the n differences.
+        low, high: 95 % interval by Student's t, n - 1 degrees of freedom: exact for normal differences, also with few
+            pairs. nan for n < 2, and if all differences are equal.
         bootstrap_low, bootstrap_high: 95 % interval by the bias-corrected bootstrap over the pairs. With few pairs it
-            is too short (for n = 5 it covers the truth in about five of six cases), so no claim rests on it.
-        p: two-sided, of the paired t test; where all differences are equal `permutation_p`, since t is then undefined.
-        permutation_p: two-sided, of the sign-flip test over all 2^n assignments; at least 2 / 2^n, so fewer than six
+            is too short (for n = 5 it covers the true mean in about five of six cases), so no claim rests on it.
+        p: two-sided p of the paired t test; if all differences are equal, `permutation_p`, as t is then undefined.
+        permutation_p: two-sided p of the sign-flip test over all 2^n assignments; at least 2 / 2^n, so fewer than six
             pairs never reach 0.05.
         corrected_p: `p` after Holm's correction over the differences of one table.
-        spread: standard deviation (n - 1) of the differences; nan for one pair, 0 where all are equal.
-        detectable: smallest difference that n pairs with this spread would have shown in four of five cases, by a
-            two-sided test at the level that Holm's correction asked of this one (5 % before it); nan without a spread.
+        spread: standard deviation (n - 1) of the differences; nan for one pair, 0 if all are equal.
+        detectable: smallest true difference that n pairs with this spread would show in four of five cases, by a
+            two-sided test at the level that Holm's correction requires here (5 % without correction); nan without a
+            spread.
     """
 
     mean: float
@@ -64,7 +65,7 @@ class Difference:
 
     @property
     def claimed(self) -> bool:
-        """Whether the difference is told apart from zero at 5 % after the correction."""
+        """Whether the difference is significant at 5 % after the correction."""
         return self.corrected_p < 1 - LEVEL
 
 
@@ -84,10 +85,10 @@ def difference(pairs: Sequence[tuple[float, float]]) -> Difference:
     n, mean = len(d), float(d.mean())
     if n < 2 or math.isnan(mean):
         return Difference(mean, n)
-    # Means of equal numbers may differ from them in the last digit, which would be taken for a spread.
+    # By a tolerance: the mean of equal numbers may differ from them in the last digit, which would give a spread.
     spread = float(d.std(ddof=1)) if np.ptp(d) > 1e-12 * np.abs(d).max() else 0.0
     if spread == 0.0:
-        # No spread to judge by: scores are counts of a test split, and small splits give equal differences by chance.
+        # t is undefined. Scores are counts of a test split, and with a small split differences may be equal by chance.
         p = _permutation_p(d)
         return Difference(mean, n, p=p, permutation_p=p, corrected_p=p, spread=0.0)
     error = spread / math.sqrt(n)
@@ -110,8 +111,8 @@ def detectable(spread: float, n: int, alpha: float = 1 - LEVEL, power: float = P
     """
     df = n - 1
     critical = float(stats.t.ppf(1 - alpha / 2, df))
-    # Given the estimated deviation, scaled to mean 1, the test asks whether a normal variable passes a fixed bound.
-    # scipy's noncentral t distribution has no values far out, where two or three pairs need them.
+    # Given the ratio of the estimated to the true deviation, the power is that of a normal variable and a fixed bound;
+    # it is averaged over quantiles of the ratio. scipy's noncentral t fails far out, as needed for two or three pairs.
     estimates = np.sqrt(stats.chi2.ppf((np.arange(_NODES) + 0.5) / _NODES, df) / df)
 
     def missing(shift: float) -> float:
@@ -122,10 +123,9 @@ def detectable(spread: float, n: int, alpha: float = 1 - LEVEL, power: float = P
 
 
 def corrected(differences: Mapping[Name, Difference]) -> dict[Name, Difference]:
-    """The differences of one table with `corrected_p` by `holm`, and `detectable` at the level that each had to pass.
+    """The differences of one table with `corrected_p` by `holm`, and `detectable` at the level of each.
 
-    Holm compares the k-th smallest of m values of p with 5 % / (m - k + 1); one that is not claimed would have had to
-    be that small.
+    Holm's correction compares the k-th smallest of m values of p with the level 5 % / (m - k + 1).
     """
     p = holm({name: found.p for name, found in differences.items()})
     order = sorted((found.p, index) for index, found in enumerate(differences.values()) if not math.isnan(found.p))
@@ -140,7 +140,7 @@ def corrected(differences: Mapping[Name, Difference]) -> dict[Name, Difference]:
 def holm(p: Mapping[Name, float]) -> dict[Name, float]:
     """Holm's step-down correction: the k-th smallest of m values times m - k + 1, never decreasing, at most 1.
 
-    Values that are nan (a single pair) take no part.
+    Values that are nan (a single pair) are ignored and stay nan.
 
     >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
     {'a': 0.03, 'c': 0.06, 'b': 0.06}
@@ -164,7 +164,7 @@ def share_interval(successes: int, n: int) -> tuple[float, float]:
 
 
 def _bootstrap(d: np.ndarray) -> tuple[float, float]:
-    # Its own generator: the same records give the same report.
+    # A fixed seed, so that the same records give the same report.
     found = stats.bootstrap(
         (d,), np.mean, confidence_level=LEVEL, n_resamples=_RESAMPLES, method="BCa", rng=np.random.default_rng(0)
     ).confidence_interval

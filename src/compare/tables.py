@@ -1,4 +1,4 @@
-"""The results as tables: of arms, of differences, of settings, of runs; as Markdown, CSV or HTML rows of text."""
+"""Tables of arms, differences, settings and runs, as rows of text, and their Markdown and CSV forms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Table = tuple[Sequence[str], list[list[str]]]
 
 
 def arms(results: Results) -> Table:
-    """One line an arm: main metric, seeds, cost; then one line a reference score."""
+    """One row for each arm with main metric, seeds and cost; then one row for each reference score."""
     units, threshold = results.units, results.plan.threshold
     classes = units.metric.is_share
     header = ["arm", f"test {units.metric.name}", "n"]
@@ -55,7 +55,7 @@ def _digits(value: float) -> str:
 
 
 def differences(results: Results) -> Table:
-    """One line an arm: its paired difference from the baseline, in points of accuracy or in the metric itself."""
+    """One row for each arm: its paired difference from the baseline, in points of accuracy or units of the metric."""
     units = results.units
     header = [
         f"against {results.plan.baseline}",
@@ -82,7 +82,7 @@ def differences(results: Results) -> Table:
 
 
 def settings(results: Results) -> Table:
-    """The settings that are not the same in all arms."""
+    """One row for each setting that is not the same in all arms."""
     finished = [run for run in results.runs if run.finished]
     names = list(dict.fromkeys(run.arm for run in finished))
     rows = [[key, *(str(row.get(arm, "-")) for arm in names)] for key, row in differing(finished).items()]
@@ -90,7 +90,7 @@ def settings(results: Results) -> Table:
 
 
 def shared(results: Results) -> Table:
-    """What all runs share: data, split, budget, revision; several values where they were allowed to differ."""
+    """Conditions that all runs share: data, split, budget, revision; several values if mixed=allow let them differ."""
     finished = [run for run in results.runs if run.finished]
     keys = conditions(finished[0]) if finished else {}
     rows = [[key, ", ".join(dict.fromkeys(str(conditions(run)[key]) for run in finished))] for key in keys]
@@ -98,7 +98,7 @@ def shared(results: Results) -> Table:
 
 
 def runs(results: Results) -> Table:
-    """One line a run, failed ones included."""
+    """One row for each run, including failed ones."""
     header = ["arm", "seed", "status", "train", "val", "test", "majority", "steps", "fit seconds", "CPU seconds"]
     header += ["parameters", "peak MiB", "device", "torch", "commit", "data", "split", "settings", "reason"]
     rows, form = [], "f" if results.units.metric.is_share else "g"
@@ -148,7 +148,7 @@ def page(results: Results) -> str:
 
 
 def published(experiment: str) -> str:
-    """The figure that the header of an experiment's file quotes, or a dash."""
+    """The published score quoted in the header of an experiment's file, or a dash."""
     import re
     from importlib import resources
 

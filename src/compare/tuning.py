@@ -1,8 +1,8 @@
 """Equal tuning: the same number of trials for every arm, over declared ranges, judged by validation only.
 
-The first trial of an arm has its own settings, so tuning leaves none worse off. The others of all arms are the same
-well-spread points (a scrambled Sobol sequence), so no arm gains from a luckier or a cleverer search, and all trials can
-run side by side. They run on a seed of their own, no seed of the comparison.
+The first trial of an arm has its own settings, so tuning does not lower its validation score. The other trials use the
+same points of a scrambled Sobol sequence in all arms, so no arm gains from a luckier search, and all trials can run at
+the same time. They use a seed that the comparison does not use.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SEED = 100
 
 @dataclass(frozen=True)
 class Range:
-    """Values of one key, uniform in [low, high], or in the logarithm."""
+    """Range of one key, uniform in [low, high], or in the logarithm if `log`."""
 
     low: float
     high: float
     log: bool = False
 
     def at(self, share: float) -> float:
-        """The value at a share of the way from low to high, to three digits.
+        """The value at a share of the range from low to high, to three digits.
 
         >>> Range(0.001, 0.1, log=True).at(0.5)
         0.01
@@ -48,7 +48,7 @@ class Range:
 
 
 def read_ranges(path: str | Path | None = None) -> dict[str, Range]:
-    """Ranges of a YAML file, key -> {low, high, log}; None is the packaged `configs/tuning/default.yaml`.
+    """Read the ranges of a YAML file, key -> {low, high, log}; None is the packaged `configs/tuning/default.yaml`.
 
     Raises:
         UsageError: no such file, or an invalid range.
@@ -68,16 +68,16 @@ def read_ranges(path: str | Path | None = None) -> dict[str, Range]:
 
 
 def points(ranges: Mapping[str, Range], n: int) -> list[list[str]]:
-    """n trials as settings, key=value in the order of the ranges; the first is empty, more only add to them."""
+    """Settings of n trials, key=value in the order of the ranges; the first is empty. A larger n only adds trials."""
     shares = qmc.Sobol(len(ranges), scramble=True, rng=0).random_base2(math.ceil(math.log2(max(1, n - 1))))[: n - 1]
     spread = [[f"{key}={ranges[key].at(share)}" for key, share in zip(ranges, row, strict=True)] for row in shares]
     return [[], *spread]
 
 
 def trial_plan(plan: Plan, ranges: Mapping[str, Range], n: int) -> Plan:
-    """The trials as a plan of one seed: "<arm>, trial 0" is the arm itself, "<arm>, trial 3" has the third point.
+    """The trials as a plan with one seed: "<arm>, trial 0" has the arm's settings, "<arm>, trial 3" the third point.
 
-    A key of the layer that an arm's layer does not have (an LRU has no dt_min) is left out of its points.
+    Keys that are not options of an arm's layer (an LRU has no dt_min) are left out of its points.
     """
     if SEED in plan.seeds:
         raise UsageError(f"Seed {SEED} belongs to the tuning; choose other seeds for the comparison.")
@@ -92,7 +92,7 @@ def trial_plan(plan: Plan, ranges: Mapping[str, Range], n: int) -> Plan:
 
 
 def tuned(plan: Plan, trials: Plan, runs: Sequence[Run], ranges: Mapping[str, Range], n: int) -> Plan:
-    """The plan with each arm at its best trial by the main metric of the validation (the first of equal ones).
+    """The plan with each arm at its best trial by the main metric in validation (the first of equal trials).
 
     Raises:
         UsageError: no trial of an arm finished.
@@ -114,7 +114,7 @@ def tuned(plan: Plan, trials: Plan, runs: Sequence[Run], ranges: Mapping[str, Ra
 
 
 def table(plan: Plan, runs: Sequence[Run], n: int) -> tuple[list[str], list[list[str]]]:
-    """One line a trial: arm, number, settings of its own, validation score or why there is none."""
+    """One row for each trial: arm, number, its settings, and its validation score or why there is none."""
     by_arm = {run.arm: run for run in runs}
     rows = []
     for arm, settings in plan.arms.items():
@@ -129,7 +129,7 @@ def table(plan: Plan, runs: Sequence[Run], n: int) -> tuple[list[str], list[list
 
 
 def _merit(run: Run) -> float:
-    """How good a trial is, the more the better; one without a number is the worst."""
+    """Score by which trials are ranked, higher is better; -inf if the metric is nan."""
     gain = run.metric.gain(run.score("val"), 0.0)
     return -math.inf if math.isnan(gain) else gain
 
@@ -140,7 +140,7 @@ def trial_name(arm: str, number: int) -> str:
 
 
 def _not_of(plan: Plan, arm: str, ranges: Mapping[str, Any]) -> set[str]:
-    """Keys model.layer.X of the ranges whose X is no option of the arm's layer."""
+    """Keys model.layer.X of the ranges for which the arm's layer has no option X."""
     config = compose(plan.overrides(arm, SEED))
     import_plugins(config.imports)
     options = layers.options(config.model["layer"]["name"])

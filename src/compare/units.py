@@ -1,4 +1,4 @@
-"""How values of a main metric are written: shares in percent and points, other numbers to a few digits."""
+"""Text form of the values of a main metric: shares in percent and points, other numbers to a few digits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..training.metric import ACCURACY, Metric, number
 
 @dataclass(frozen=True)
 class Units:
-    """Values, differences and axes of one metric as text; a dash for nan.
+    """Format values, differences and axes of one metric as text; a dash for nan.
 
     >>> Units(ACCURACY).signed(0.019), Units(Metric("mse", False)).signed(-0.01234)
     ('+1.90', '-0.0123')
@@ -20,12 +20,12 @@ class Units:
 
     @property
     def scale(self) -> float:
-        """Factor of the values in pictures."""
+        """Factor of the values in figures."""
         return 100.0 if self.metric.is_share else 1.0
 
     @property
     def axis(self) -> str:
-        """Name of an axis of values."""
+        """Label of an axis of values."""
         return f"{self.metric.name}, %" if self.metric.is_share else self.metric.name
 
     @property
@@ -41,7 +41,7 @@ class Units:
         return f"{100 * value:.{digits}f} %" if self.metric.is_share else number(value)
 
     def mean(self, mean: float, deviation: float) -> str:
-        """Mean and standard deviation, the latter left out where it is nan."""
+        """Mean and standard deviation; the latter is left out if it is nan."""
         if self.metric.is_share:
             spread = "" if math.isnan(deviation) else f" ± {100 * deviation:.2f}"
             return f"{100 * mean:.2f}{spread} %"
@@ -62,7 +62,7 @@ class Units:
         return "-" if math.isnan(low) else f"{self.signed(low)} to {self.signed(high)}"
 
     def verdict(self, difference: float) -> str:
-        """Whether a difference is for the better, for metrics of which not everybody knows."""
+        """Words for a sentence: whether a difference is better or worse. Empty for shares, of which more is better."""
         if self.metric.is_share:
             return ""
         return ", which is better" if self.metric.gain(difference, 0.0) > 0 else ", which is worse"

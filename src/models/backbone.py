@@ -1,4 +1,4 @@
-"""The model around the layers: encoder, blocks, pooling and head, the same for every layer of the comparison."""
+"""`SequenceModel`: encoder, blocks around a sequence layer, pooling and head, the same for every layer."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LARGEST_DEPTH = 1000
 
 
 class SequenceModel(Pretrained, nn.Module):
-    """Sequence model: encoder, n residual blocks around one kind of layer, pooling where the task asks for it, head.
+    """Sequence model: encoder, n residual blocks around one kind of layer, pooling if the task needs it, and head.
 
-    Output of `forward` by task, for inputs of B sequences and L positions (`outputs` gives it from the features):
+    Output of `forward` by task, for inputs of B sequences and L positions (`outputs` computes it from the features):
 
         classification           (B, n_classes) logits
         retrieval                (B, n_classes) logits for 2B stacked documents
@@ -37,45 +37,45 @@ class SequenceModel(Pretrained, nn.Module):
             output="gaussian"    one more axis of 2, mean and variance (> 1e-6)
             output="quantiles"   one more axis, the quantiles in the order of their levels; they do not cross
 
-    The defaults are ours and make a sample's scores independent of the padding of its batch; the published models are
-    named settings of the same options (configs/model).
+    With the defaults, a sample's scores do not depend on the padding of its batch. The published models are named
+    settings of the same options (configs/model).
 
     Args:
         layer: node of the layer, `{"name": "fractal", ...}`: `name` plus options of its signature.
-        n_classes: scores a sequence or position; None for regression.
-        n_tokens: size of the vocabulary when the input is token ids.
-        d_input: channels when the input is real. Exactly one of the two is given.
-        l_max: longest sequence, for layers that ask for it; no parameter's shape depends on it.
+        n_classes: scores per sequence or position; None for regression.
+        n_tokens: size of the vocabulary if the input is token ids.
+        d_input: channels if the input is real. Give exactly one of n_tokens and d_input.
+        l_max: longest sequence, for layers with an option l_max; no parameter's shape depends on it.
         task: "classification"; "retrieval" for pairs of documents stacked as (2B, L); "tokens" for a class at every
             position; "regression" of real numbers.
-        d_target: numbers that regression predicts; None for other tasks.
-        per_position: for regression, one prediction a position instead of one a sequence.
-        output: of regression: "point", "gaussian" or "quantiles" (see `RegressionHead`).
+        d_target: number of values that regression predicts; None for other tasks.
+        per_position: for regression, one prediction per position instead of one per sequence.
+        output: form of a regression output: "point", "gaussian" or "quantiles" (see `RegressionHead`).
         quantiles: rising levels in (0, 1), for output="quantiles".
         causal: True refuses layers that look ahead: output t must depend on inputs up to t only, as in forecasting.
         d_model: H, width of the residual stream.
         n_layers: number of blocks, >= 1.
-        mixer: what follows the layer: "glu" (S4), "full_glu", "half_glu1", "half_glu2", "gelu" (S5), "silu_gate"
+        mixer: module after the layer: "glu" (S4), "full_glu", "half_glu1", "half_glu2", "gelu" (S5), "silu_gate"
             (FRACTAL; other readings of its gate: "sigmoid_gate", and "raw_silu_gate" and "raw_sigmoid_gate", whose gate
-            reads the block's input before the norm), or "mlp" (Transformer: nothing, then a feed-forward sub-block).
+            reads the block's input before the norm), or "mlp" (Transformer: a feed-forward sub-block follows).
         norm: "layer", "batch" (as published for S4 and S5: padding counts in the statistics), "batch-masked", or
-            "layer-scalar" (one scale and one shift for all features, as S4's own layer norm has).
+            "layer-scalar" (one scale and one shift for all features, as in S4's own layer norm).
         prenorm: norm before the layer (True) or after the residual sum (False).
         final_norm: one more norm after the last block (S4: with prenorm only; S5: never).
         dropout: probability in [0, 1); draws are shared by all positions of a sample except one inside "glu".
         pool: "mean" or "last" over the valid positions, or "cls" (a learned token in front; not for causal layers).
-            Outputs of every position are not pooled: "mean" and "last" then play no part, and "cls" is refused.
-        mask_padding: tell the layers the true lengths (S4 does; the published S5 lets padding pass through its scans,
-            so that scores depend on how far the batch is padded).
+            Tasks with an output per position do not pool: "mean" and "last" then have no effect, "cls" raises.
+        mask_padding: pass the true lengths to the layers (S4 does; in the published S5 padding passes through the
+            scans, so that scores depend on how far the batch is padded).
         bn_momentum: share of the new batch in the running statistics, in (0, 1] (flax's 0.95 is 0.05).
         encoder_bias: bias after the token embedding (S5's one-hot dense layer has one, S4's embedding has none).
         positions: "none" or "sinusoidal" absolute positions added by the encoder.
         d_ff: width of the feed-forward sub-block of "mlp"; None means 4 H.
-        framework: whose defaults dense layers, layer-norm eps and the retrieval head's GELU follow: "torch" or "flax".
+        framework: "torch" or "flax": its defaults apply to dense layers, layer-norm eps and the retrieval head's GELU.
     Attributes:
-        config: the arguments that the model was built with; `save_pretrained` keeps them.
+        config: the arguments of the constructor; `save_pretrained` keeps them.
     Raises:
-        UsageError: an option out of its range, or a layer or name that does not exist.
+        UsageError: an option out of range, or an unknown layer or name.
     """
 
     def __init__(
@@ -162,14 +162,14 @@ class SequenceModel(Pretrained, nn.Module):
         return self.blocks[0].layer.causal
 
     def forward(self, inputs: Tensor, lengths: Tensor | None = None, dt_scale: float | Tensor = 1.0) -> Tensor:
-        """Outputs of whole sequences.
+        """Compute the outputs of whole sequences.
 
         Args:
             inputs: (B, L) int64 token ids, or (B, L, d_input) real; (2B, ...) for retrieval.
             lengths: (B,) int64, valid positions of each sample; None means all.
             dt_scale: factor on every layer's time step (see `SequenceLayer.forward`).
         Returns:
-            of the task's shape, see above; at padded positions unspecified but finite.
+            outputs in the task's shape, see above; at padded positions unspecified but finite.
         """
         x, _ = self.features(inputs, lengths=lengths, dt_scale=dt_scale, return_state=False)
         return self.outputs(x, lengths)
@@ -177,12 +177,12 @@ class SequenceModel(Pretrained, nn.Module):
     def outputs(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Outputs from `features` (B, L, H), as `forward` returns them.
 
-        Where the task has an output a position, any piece of a sequence will do, and `head` takes a single step (B, H).
+        For a task with an output per position, x may be any chunk of a sequence, and `head` takes one step (B, H).
         """
         if not self.per_position:
             return self.head(pool_positions(x, self.pool, lengths))
         if lengths is not None:
-            # What a layer leaves at padded positions is unspecified, and must not reach the gradient of the head.
+            # A layer's output at padded positions is unspecified and must not reach the gradient of the head.
             x = torch.where(valid_mask(lengths, x.shape[1])[..., None], x, 0.0)
         return self.head(x)
 
@@ -194,17 +194,17 @@ class SequenceModel(Pretrained, nn.Module):
         dt_scale: float | Tensor = 1.0,
         return_state: bool = True,
     ) -> tuple[Tensor, Any]:
-        """Features before pooling, and the state to go on from.
+        """Compute the features before pooling, and the state after them.
 
         A causal model in eval mode gives the same features however the sequence is cut into chunks.
 
         Args:
             inputs, lengths, dt_scale: as for `forward`.
-            state: what `initial_state`, `step` or an earlier call returned; None starts from rest.
-            return_state: False leaves out the state and what it costs, as `forward` does.
+            state: a state from `initial_state`, `step` or an earlier call; None starts from the zero state.
+            return_state: False skips computing the state, as in `forward`.
         Returns:
-            x: (B, L, H) ((B, L + 1, H) with the class token of pool="cls" in front) and the state, None if not causal
-            or not asked for.
+            x: (B, L, H) ((B, L + 1, H) with the class token of pool="cls" in front) and the state, None for a model
+            that is not causal or with return_state=False.
         """
         if state is not None and not self.causal:
             raise UsageError("The model got a state but its layers carry none: build them with bidirectional: false.")
@@ -226,35 +226,35 @@ class SequenceModel(Pretrained, nn.Module):
         return x, streaming.advanced(start, x, lengths, new_states)
 
     def step(self, inputs_t: Tensor, state: ModelState, dt_scale: float | Tensor = 1.0) -> tuple[Tensor, ModelState]:
-        """One position of every sample: the outputs of all that has been seen, and the next state.
+        """Advance every sample by one position: the outputs after the inputs so far, and the next state.
 
-        Equals `forward` on the prefix, at every position; features(inputs, state) takes a chunk and goes on from the
-        same states. Call `eval()` first: batch norm then uses its running statistics, and dropout is off.
+        At every position equal to `forward` on the prefix. `features(inputs, state)` processes a chunk with the same
+        states. Call `eval()` first: batch norm then uses its running statistics, and dropout is off.
 
         Args:
             inputs_t: (B,) int64 token ids, or (B, d_input) real; (2B, ...) for retrieval.
-            state: what `initial_state`, `step` or `features` returned. `fractal_ssm.state` stores, selects, joins and
-                resets such states.
-            dt_scale: factor on every layer's time step, a number or (B,): the time since the input before.
+            state: a state from `initial_state`, `step` or `features`. `fractal_ssm.state` stores, selects, joins and
+                resets states.
+            dt_scale: factor on every layer's time step, a number or (B,): the time since the previous input.
         Returns:
-            the head's outputs, (B, ...): of the pooled features so far, or of this position where the task has an
-            output a position; and the next state.
+            the head's outputs (B, ...), for the pooled features so far or, if the task has an output per position, for
+            this position; and the next state.
         Raises:
-            UsageError: layers that are not causal, batch norm in training mode, or a shape that does not fit.
+            UsageError: layers that are not causal, batch norm in training mode, or a wrong shape.
         """
         return streaming.step(self, inputs_t, state, dt_scale)
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that are trained without weight decay, as timm asks for them."""
+        """Names of the parameters to train without weight decay, in the form that timm expects."""
         return no_weight_decay(self)
 
     def initial_state(self, batch_size: int) -> ModelState:
-        """The state of rest; see `ModelState`. Raises UsageError if the layers carry none."""
+        """The zero state; see `ModelState`. Raises UsageError if the layers carry no state."""
         return streaming.initial_state(self, batch_size)
 
 
 def build_layer(node: Mapping[str, Any], d_model: int, l_max: int | None) -> SequenceLayer:
-    """The layer of a node, `{"name": "fractal", ...}`, if it says of itself what the contract asks for."""
+    """Build the layer of a node, `{"name": "fractal", ...}`, and check that it keeps the layer contract."""
     layer = layers.build(node, d_model=d_model, l_max=l_max)
     if not isinstance(layer, SequenceLayer):
         raise UsageError(
@@ -266,7 +266,7 @@ def build_layer(node: Mapping[str, Any], d_model: int, l_max: int | None) -> Seq
 
 
 def _check_layer(layer: SequenceLayer, d_model: int) -> None:
-    """Refuse what a layer says of itself and cannot mean: the values are used without another look."""
+    """Refuse invalid attributes of a layer: they are used later without another check."""
     kind = type(layer).__name__
     if type(layer.causal) is not bool:
         raise UsageError(f"{kind}.causal is {layer.causal!r}. Make it a property that returns True or False.")
@@ -282,13 +282,13 @@ def _check_layer(layer: SequenceLayer, d_model: int) -> None:
 
 
 def check_depth(n_layers: int) -> None:
-    """Refuse a number of blocks that would take minutes to build, before there is a message."""
+    """Refuse a number of blocks that would take minutes to build."""
     if n_layers > LARGEST_DEPTH:
         raise UsageError(f"The model takes n_layers of at most {LARGEST_DEPTH}, got {n_layers}. Usual are 4 to 8.")
 
 
 def _check_positions(task: str, per_position: bool, pool: str) -> None:
-    """Refuse options that do not go with one output a sequence, or one a position."""
+    """Refuse options that contradict having one output per sequence, or one per position."""
     if per_position and task not in ("regression", "tokens"):
         raise UsageError(
             f"per_position=True belongs to task='regression', got task='{task}'. A class at every position is "
@@ -297,7 +297,7 @@ def _check_positions(task: str, per_position: bool, pool: str) -> None:
     if pool == "cls" and (per_position or task == "tokens"):
         raise UsageError(
             "pool='cls' makes one output of a whole sequence, and this task has an output at every position. Use "
-            "pool='mean' (which plays no part there), and bidirectional: true where the task may look ahead."
+            "pool='mean' (which has no effect there), and bidirectional: true if the task may look ahead."
         )
 
 

@@ -1,4 +1,4 @@
-"""The contract of a sequence layer: what every layer of the comparison takes, returns and promises."""
+"""The contract of a sequence layer: arguments, results and guarantees of every layer."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from .marks import MarkedModule
 from .options import check_flags
 
 _LARGEST_BATCH = 2**31 - 1
-# Factors on the step that float32 can multiply with.
+# Factors on the step that stay within the range of float32.
 _SMALLEST_SCALE, _LARGEST_SCALE = 1e-30, 1e30
 
 
 class SequenceLayer(MarkedModule, ABC):
-    """A map from sequences (B, L, H) to sequences (B, L, d_output), as a rule H again, that may carry a state.
+    """A map from sequences (B, L, H) to sequences (B, L, d_output), with d_output usually H, that may carry a state.
 
-    Promises, tested for every registered layer:
+    Guarantees, tested for every registered layer:
       - a causal layer gives the same outputs and gradients however the sequence is cut into chunks, when the state
         returned for one chunk is passed to the next;
       - `step` equals `forward` on the same inputs;
-      - positions at and after `lengths` change nothing, in either direction;
+      - inputs at positions from `lengths` on do not change the valid outputs or the state, in either direction;
       - no complex tensor in the state dict, and no entry whose shape depends on the sequence length.
 
     Attributes:
         d_model: H, features of the input.
-        roles: role of each own parameter that the optimiser may treat apart, name -> one of "A", "B", "C", "D", "dt"
-            ("A" covers everything that places the eigenvalues: Lambda, low-rank terms, alpha). Parameters that are
-            not named get the ordinary learning rate and weight decay. Parameters with the role A, B or dt carry the
-            marks that other trainers read (`models/marks.py`).
+        roles: name -> role of each parameter that the optimiser may treat differently, one of "A", "B", "C", "D", "dt"
+            ("A" covers everything that determines the eigenvalues: Lambda, low-rank terms, alpha). Parameters that
+            are not listed get the ordinary learning rate and weight decay. Parameters with the role A, B or dt carry
+            the marks that other trainers read (`models/marks.py`).
     """
 
     roles: ClassVar[dict[str, str]] = {}
@@ -43,7 +43,7 @@ class SequenceLayer(MarkedModule, ABC):
 
     @property
     def d_output(self) -> int:
-        """Features of the output: H, or c H for a layer with c channels, which the block's mixer joins."""
+        """Features of the output: H, or c H for a layer with c channels, which the block's mixer combines."""
         return self.d_model
 
     @property
@@ -64,18 +64,18 @@ class SequenceLayer(MarkedModule, ABC):
 
         Args:
             u: (B, L, H), L >= 1.
-            state: what `initial_state` or an earlier call returned; None starts from rest.
+            state: a state from `initial_state` or an earlier call; None starts from the zero state.
             lengths: (B,) int64 or int32, valid positions of each sample, 1..L; None means all L. Outputs at later
-                positions are unspecified; the returned state is the one after each sample's own last valid position.
+                positions are unspecified; the returned state is that after each sample's last valid position.
             dt_scale: factor on the layer's step dt: 2.0 for data sampled at half the rate of training; a tensor of
-                shape (B,) or (B, L) where the layer supports a step of its own per sample or per position.
-            return_state: False where nothing goes on from here, as in training: a layer that runs as a convolution
-                then computes no state, which is two fifths of S4D's forward pass.
+                shape (B,) or (B, L) if the layer supports a separate step per sample or per position.
+            return_state: False if the state is not needed, as in training: a layer that runs as a convolution then
+                skips computing it, which is two fifths of S4D's forward pass.
         Returns:
-            y: (B, L, d_output) and the state to go on from (None for a layer that is not causal, or if it is not
-            asked for).
+            y: (B, L, d_output) and the state after the sequence (None for a layer that is not causal, or with
+            return_state=False).
         Raises:
-            UsageError: a shape that does not fit, or something this layer cannot do, with what to do instead.
+            UsageError: a wrong shape, or something that this layer cannot do; the message says what to do instead.
         """
 
     def forward_packed(
@@ -86,47 +86,48 @@ class SequenceLayer(MarkedModule, ABC):
         dt_scale: float | Tensor = 1.0,
         return_state: bool = True,
     ) -> tuple[Tensor, Any]:
-        """Run the layer over S sequences of different lengths, packed one behind the other into one sample.
+        """Run the layer over S sequences of different lengths, concatenated into one sample.
 
-        Equal to `forward` on each sequence alone. S5, LRU and Fractal go through the packed positions in one pass;
-        other layers (and Fractal with time="ltv") lay the sequences side by side, filled up to the longest.
+        Equal to `forward` on each sequence alone. S5, LRU and Fractal process the packed positions in one pass; other
+        layers (and Fractal with time="ltv") pad the sequences to the longest and process them as a batch.
 
         Args:
             u: (1, total, H).
             cu_seqlens: (S + 1,) int64 or int32, 0, ..., total: sequence s lies from cu_seqlens[s] to cu_seqlens[s + 1].
-            state: of S samples; None starts from rest.
-            dt_scale: a number, (S,) or, where the layer supports a step per position, (1, total).
+            state: a state of S samples; None starts from the zero state.
+            dt_scale: a number, (S,) or, if the layer supports a step per position, (1, total).
             return_state: as for `forward`.
         Returns:
-            y: (1, total, d_output) and the state after each sequence's end, of S samples (None as for `forward`).
+            y: (1, total, d_output) and the state of S samples after the end of each sequence (None as for `forward`).
         Raises:
-            UsageError: boundaries that do not fit, and as `forward`.
+            UsageError: invalid boundaries, and the errors of `forward`.
         """
         self._check_input(u, return_state=return_state)
         rows = Rows(checked_boundaries(type(self).__name__, cu_seqlens, u))
         if isinstance(dt_scale, Tensor) and dt_scale.dim() == 2:
-            # Refuse another shape before it is taken apart by positions.
+            # Check the shape before splitting by position.
             broadcast_dt_scale(dt_scale, u)
             dt_scale = rows.unpack(dt_scale, fill=1.0)
         y, state = self.forward(rows.unpack(u), state, rows.lengths, dt_scale, return_state)
         return rows.pack(y), state
 
     def step(self, u_t: Tensor, state: Any, dt_scale: float | Tensor = 1.0) -> tuple[Tensor, Any]:
-        """One position: u_t (B, H) and a state to y_t (B, d_output) and the next state; as `forward` on (B, 1, H).
+        """Advance by one position: u_t (B, H) and a state to y_t (B, d_output) and the next state.
 
-        dt_scale is a number or has shape (B,), as for `forward`.
+        Equal to `forward` on (B, 1, H). dt_scale is a number or has shape (B,).
         """
         raise UsageError(f"{type(self).__name__} cannot be stepped. {self._why_not_causal()}")
 
     def initial_state(self, batch_size: int) -> Any:
-        """The state of rest for `batch_size` samples, on the layer's own device.
+        """The zero state for `batch_size` samples, on the layer's device.
 
-        A tensor or a nest of tensors, each with one row per sample: `fractal_ssm.state` stores, selects and joins them.
+        A tensor or a nested structure of tensors, each with one row per sample, for `fractal_ssm.state` to store,
+        select and join.
         """
         raise UsageError(f"{type(self).__name__} carries no state. {self._why_not_causal()}")
 
     def _why_not_causal(self) -> str:
-        """What to do instead, appended to the two messages above."""
+        """Advice appended to the two messages above."""
         if getattr(self, "bidirectional", False):
             return "It is bidirectional, so an output depends on later inputs: build it with bidirectional=False."
         return "Call forward on the whole sequence."
@@ -134,7 +135,7 @@ class SequenceLayer(MarkedModule, ABC):
     def _check_input(
         self, u: Tensor, state: Any = None, lengths: Tensor | None = None, return_state: bool = True
     ) -> None:
-        """Refuse a wrong shape before it broadcasts into something plausible."""
+        """Refuse a wrong shape, which might otherwise broadcast unnoticed."""
         name = type(self).__name__
         check_flags(name, return_state=return_state)
         self._check_tensor("u", u, f"(batch, length, {self.d_model})")
@@ -169,7 +170,7 @@ class SequenceLayer(MarkedModule, ABC):
             )
 
     def _check_tensor(self, what: str, given: Any, shape: str) -> None:
-        """Refuse what is no dense tensor, or lies on another device than the layer."""
+        """Refuse anything but a dense tensor on the layer's device."""
         if not isinstance(given, Tensor):
             raise UsageError(
                 f"{type(self).__name__} takes {what} as a tensor of shape {shape}, got {type(given).__name__}. "
@@ -187,7 +188,7 @@ class SequenceLayer(MarkedModule, ABC):
             )
 
     def _device(self) -> torch.device | None:
-        """Where the parameters lie; None for a layer that has none."""
+        """Device of the parameters; None for a layer without parameters."""
         first = next(self.parameters(), None)
         return None if first is None else first.device
 
@@ -211,7 +212,7 @@ def valid_mask(lengths: Tensor, length: int) -> Tensor:
 
 
 def check_lengths(lengths: Tensor | None, length: int) -> None:
-    """Refuse lengths outside 1..length (on a CPU; elsewhere the look would wait for the device)."""
+    """Refuse lengths outside 1..length (on a CPU only, because elsewhere the check would synchronise)."""
     if lengths is None or lengths.device.type != "cpu" or torch.compiler.is_compiling():
         return
     if bool((lengths < 1).any()) or bool((lengths > length).any()):
@@ -219,11 +220,11 @@ def check_lengths(lengths: Tensor | None, length: int) -> None:
 
 
 def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
-    """A number as it is; (B,) as (B, 1, 1); (B, L) as (B, L, 1).
+    """Shape dt_scale to broadcast over u: a number is unchanged, (B,) becomes (B, 1, 1), (B, L) becomes (B, L, 1).
 
     Raises:
-        UsageError: another shape or type, a number that is not positive and finite, or (seen on a CPU only) an element
-            that is negative, infinite or not a number.
+        UsageError: another shape or type, a number that is not positive and finite, or (checked on a CPU only) an
+            element that is negative, infinite or not a number.
     """
     batch, length = u.shape[:2]
     dt_scale = checked_scale(dt_scale, [((batch,), "one a sample"), ((batch, length), "one a position")], u.device)
@@ -233,7 +234,7 @@ def broadcast_dt_scale(dt_scale: float | Tensor, u: Tensor) -> float | Tensor:
 
 
 def step_dt_scale(dt_scale: float | Tensor, u_t: Tensor) -> float | Tensor | None:
-    """The dt_scale of one step: None for the number 1, another number as it is, a tensor as () or (B,).
+    """The dt_scale of one step: None for the number 1, otherwise a number or a tensor () or (B,).
 
     Raises:
         UsageError: as `broadcast_dt_scale`.
@@ -245,9 +246,10 @@ def step_dt_scale(dt_scale: float | Tensor, u_t: Tensor) -> float | Tensor | Non
 def checked_scale(
     dt_scale: float | Tensor, shapes: Sequence[tuple[tuple[int, ...], str]], device: torch.device
 ) -> float | Tensor:
-    """A dt_scale that is a number, or a tensor of shape () or one of `shapes`: pairs of a shape and what it means.
+    """Check that dt_scale is a number, or a tensor of shape () or of one of `shapes`, and return it.
 
-    Sizes of an exported program are symbols, which no dict takes as keys.
+    `shapes` are pairs of a shape and its meaning, in a list: sizes of an exported program are symbols and cannot be
+    keys of a dict.
     """
     if not isinstance(dt_scale, Tensor):
         if isinstance(dt_scale, bool) or not isinstance(dt_scale, numbers.Real):
@@ -257,7 +259,7 @@ def checked_scale(
                 f"dt_scale is a factor on the step and must be positive and finite, from {_SMALLEST_SCALE:g} to "
                 f"{_LARGEST_SCALE:g}, got {dt_scale}. 2.0 is for data sampled at half the rate of training."
             )
-        # torch takes no whole number beyond 64 bits.
+        # Converted because torch takes no integer beyond 64 bits.
         return float(dt_scale)
     if dt_scale.dim() and tuple(dt_scale.shape) not in [shape for shape, _ in shapes]:
         allowed = ", or ".join(f"{shape}, {meaning}" for shape, meaning in shapes)

@@ -1,4 +1,4 @@
-"""Models from a configuration or a checkpoint: `build_model`, `load_model`, and the trial before any data is made."""
+"""Models from a configuration or a checkpoint: `build_model`, `load_model`, and `check_model` for early errors."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ..registry import check_options, import_plugins, layers
 from .backbone import SequenceModel, check_depth
 from .weights import check_sizes_named, check_weights
 
-# What the dataset, not the configuration, decides about a model.
+# Arguments of a model that come from the dataset, not from the configuration.
 DATA_FACTS = ("n_classes", "n_tokens", "d_input", "l_max", "task", "d_target", "per_position", "causal")
-# Facts that checkpoints of version 0.1 lack, and what they were then.
+# Facts that checkpoints of version 0.1 lack, with the values that applied then.
 _LATER_FACTS = {"d_target": None, "per_position": False, "causal": False}
 _PREFIX = "model."
-# What is needed of a checkpoint.
+# Required entries of a checkpoint.
 _ENTRIES = {"run.config": Mapping, "run.config.model": Mapping, "run.data": Mapping, "state_dict": Mapping}
 
 
 def data_facts(data: Any) -> dict[str, Any]:
-    """What a model has to know of the data; plain values, so that a checkpoint can hold them."""
+    """The arguments of a model that the data determine, as plain values for a checkpoint."""
     return {name: getattr(data, name) for name in DATA_FACTS}
 
 
 def build_model(node: Mapping[str, Any], facts: Mapping[str, Any]) -> SequenceModel:
-    """The model of a `model` node for a dataset with these facts (`data_facts`).
+    """Build the model of a `model` node for a dataset with these facts (`data_facts`).
 
     Raises:
-        UsageError: an unknown layer or option, or a value that it refuses.
+        UsageError: an unknown layer or option, or an invalid value.
     """
     if not isinstance(node, Mapping) or "layer" not in node:
         raise UsageError(
@@ -49,12 +49,12 @@ def build_model(node: Mapping[str, Any], facts: Mapping[str, Any]) -> SequenceMo
 
 
 def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Sequence[float] = ()) -> SequenceModel:
-    """Build and return a one-block model: a wrong name, option or value fails before data is made.
+    """Build and return a one-block model, so that a wrong name, option or value fails before data is made.
 
     Args:
         node: the `model` node of a configuration.
-        facts: of the dataset, as far as they are known.
-        dt_scales: time steps that the data will be scored at; each is tried, as a layer without a step refuses it.
+        facts: those of the dataset, as far as they are known.
+        dt_scales: time steps at which the data will be scored; each is tried, because a layer without a step raises.
     """
     if not (facts["n_tokens"] or facts["d_input"]):
         facts = {**facts, "n_tokens": 2}
@@ -68,24 +68,24 @@ def check_model(node: Mapping[str, Any], facts: Mapping[str, Any], dt_scales: Se
 
 
 def _try_step(model: SequenceModel, dt_scale: float, d_input: int | None) -> None:
-    """Two sequences of two zeros (one pair, for retrieval) at this time step."""
+    """Run the model on two sequences of two zeros (one pair, for retrieval) at this time step."""
     zeros = torch.zeros(2, 2, dtype=torch.int64) if d_input is None else torch.zeros(2, 2, d_input)
     with torch.no_grad():
         model(zeros, dt_scale=dt_scale)
 
 
 def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
-    """The trained model of a checkpoint, in eval mode on the CPU.
+    """Load the trained model of a checkpoint, in eval mode on the CPU.
 
-    A checkpoint names the modules that its run imported (layers of your own, say). Importing is running code, so only
-    modules that the caller names as well are imported, whatever the file says; and nothing else in it is executed.
+    A checkpoint lists the modules that its run imported (for example with layers of your own). Importing a module runs
+    its code, so a listed module is imported only if the caller names it too. Nothing else in the file is executed.
 
     Args:
-        path: of a checkpoint that `python -m train` wrote.
-        imports: modules that this checkpoint may import, as `imports=[...]` of its run.
+        path: a checkpoint that `python -m train` wrote.
+        imports: modules that this checkpoint may import, as in `imports=[...]` of its run.
     Raises:
-        UsageError: a file that cannot be read or is of something else; an import that the caller did not name; weights
-            that are missing, unknown, of another shape, or not finite.
+        UsageError: a file that cannot be read or is not such a checkpoint; an import that the caller did not name;
+            weights that are missing, unknown, of another shape, or not finite.
     >>> model = load_model("runs/lra/fractal-listops/.../checkpoints/best.ckpt")  # doctest: +SKIP
     """
     if not isinstance(imports, (list, tuple)) or not all(isinstance(name, str) for name in imports):
@@ -96,7 +96,7 @@ def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
     facts = {**_LATER_FACTS, **facts}
     if set(facts) != set(DATA_FACTS):
         raise UsageError(
-            f"{str(path)!r} describes its data by {', '.join(sorted(map(str, facts))) or 'nothing'}, and needed are "
+            f"{str(path)!r} describes its data by {', '.join(sorted(map(str, facts))) or 'nothing'}, but must give "
             f"{', '.join(DATA_FACTS)}. Load it with the version of this program that wrote it."
         )
     _check_imports(path, config.get("imports") or [], imports)
@@ -114,15 +114,15 @@ def load_model(path: str | Path, imports: Sequence[str] = ()) -> SequenceModel:
 
 
 def _check_imports(path: str | Path, named: Any, allowed: Sequence[str]) -> None:
-    """Refuse a checkpoint whose run imported what the caller does not name."""
+    """Refuse a checkpoint whose run imported modules that the caller did not name."""
     if not isinstance(named, (list, tuple)):
         raise UsageError(
-            f"{str(path)!r} names imports that are no list: {named!r}. Take a checkpoint that `python -m train` wrote."
+            f"{str(path)!r} has imports that are not a list: {named!r}. Take a checkpoint that `python -m train` wrote."
         )
     missing = [name for name in map(str, named) if name not in allowed]
     if missing:
         raise UsageError(
-            f"{str(path)!r} was trained with parts of {', '.join(missing)}, and loading it would import that, which "
-            f"runs its code; allowed here: {', '.join(allowed) or 'no import'}. If you trust it: "
+            f"{str(path)!r} was trained with imports of {', '.join(missing)}. Loading it would import them, which "
+            f"runs their code; allowed here: {', '.join(allowed) or 'no import'}. If you trust them: "
             f"load_model(path, imports={[*map(str, named)]!r})."
         )

@@ -1,7 +1,7 @@
-"""Marks on parameters that the training code of others reads, and the weights that they keep apart.
+"""Marks on parameters that tell other training codes which parameters need their own learning rate and weight decay.
 
 Eigenvalues, input matrix and steps (roles A, B and dt) are trained slowly and without weight decay, as published. Other
-trainers learn that from the parameter itself: state-spaces/s4 from `parameter._optim`, a dict with lr and weight_decay;
+trainers read this from the parameters: state-spaces/s4 from `parameter._optim`, a dict with lr and weight_decay;
 several language-model code bases from `parameter._no_weight_decay`; timm from the model's `no_weight_decay()`.
 """
 
@@ -23,7 +23,7 @@ ROLES = ("A", "B", "C", "D", "dt")
 
 @dataclass(frozen=True)
 class Marks:
-    """What the marks say: learning rate (None for the trainer's own) and weight decay of the parameters with a role."""
+    """Contents of the marks: learning rate (None for the trainer's own) and weight decay, and the marked roles."""
 
     lr: float | None = 0.001
     weight_decay: float = 0.0
@@ -38,27 +38,27 @@ class Marks:
 
 
 class MarkedModule(nn.Module):
-    """A module that marks its parameters by their roles (see this file), whatever becomes of them.
+    """A module that marks its parameters by their roles, and keeps them marked.
 
-    Marks are attributes of the parameter. Registering one sets them; so do copying, loading and moving the module,
-    which make new parameters. A mark that is there already stays.
+    Marks are attributes of a parameter, set when the parameter is registered. Copying, loading and moving the module
+    may make new parameters and set the marks again. An existing mark is not changed.
     """
 
     roles: ClassVar[dict[str, str]] = {}
     _marks: Marks = Marks()
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """As torch's; assigning an attribute and loading with assign=True come here too."""
+        """As torch's method, plus the marks; torch calls it also for assignment and for loading with assign=True."""
         super().register_parameter(name, param)
         if param is not None and self._role(name) in self._marks.roles:
             self._mark(param)
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that are trained without weight decay, as timm asks for them."""
+        """Names of the parameters to train without weight decay, in the form that timm expects."""
         return no_weight_decay(self)
 
     def _role(self, name: str) -> str | None:
-        # What a plug-in calls roles is checked when a model is built, later than this.
+        # The `roles` of a plug-in are checked only when a model is built, later than this.
         return self.roles.get(name) if isinstance(self.roles, Mapping) else None
 
     def _mark(self, parameter: nn.Parameter) -> None:
@@ -81,7 +81,7 @@ class MarkedModule(nn.Module):
 
 
 def named_originals(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Parameters in and below `module`; those that a parametrisation of it works on under the name of its result."""
+    """Parameters in and below `module`, and the originals behind its parametrisations, under the name of the result."""
     yield from module.named_parameters()
     if is_parametrized(module):
         for name, parametrization in module.parametrizations.items():
@@ -91,12 +91,12 @@ def named_originals(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 def no_weight_decay(module: nn.Module) -> set[str]:
     """Names of the parameters in any module that are marked to be trained without weight decay.
 
-    A model that holds our layers hands them to timm so:  def no_weight_decay(self): return no_weight_decay(self)
+    A model with our layers passes them to timm by a method:  def no_weight_decay(self): return no_weight_decay(self)
     """
     _check_module("no_weight_decay", module)
     for part in module.modules():
         if isinstance(part, MarkedModule):
-            # Parametrisations replace parameters without asking the module.
+            # Parametrisations replace parameters without a call of register_parameter.
             part._mark_all()
     return {name for name, parameter in module.named_parameters() if getattr(parameter, "_no_weight_decay", False)}
 
@@ -104,17 +104,17 @@ def no_weight_decay(module: nn.Module) -> set[str]:
 def mark_parameters(
     module: nn.Module, lr: float | None = 0.001, weight_decay: float = 0.0, roles: Collection[str] = ("A", "B", "dt")
 ) -> nn.Module:
-    """Mark the parameters of our layers in any module anew; what it held of such marks is replaced.
+    """Mark the parameters of our layers in any module, replacing existing marks.
 
     Args:
         module: a model that holds layers of ours.
-        lr: learning rate that `_optim` asks for, >= 0; None leaves the trainer's own.
-        weight_decay: likewise, >= 0; with 0 the parameter also has `_no_weight_decay`.
-        roles: which parameters, of A (all that places the eigenvalues), B, C, D and dt.
+        lr: learning rate in `_optim`, >= 0; None leaves the trainer's own.
+        weight_decay: weight decay in `_optim`, >= 0; with 0 the parameter also gets `_no_weight_decay`.
+        roles: roles to mark, of A (everything that determines the eigenvalues), B, C, D and dt.
     Returns:
         The same module.
     Raises:
-        UsageError: no module, a number that cannot be meant, an unknown role, or a module without a layer of ours.
+        UsageError: not a module, a negative or infinite number, an unknown role, or a module without a layer of ours.
     """
     _check_module("mark_parameters", module)
     for name, value in {"lr": lr, "weight_decay": weight_decay}.items():

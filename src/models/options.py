@@ -1,4 +1,4 @@
-"""Checks of the options that layers are built with, all in one place: each refuses in words before anything is made."""
+"""Checks of the options of layers, each with a clear message before anything is built."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..errors import UsageError, unknown
 
 C_INITS = ("lecun_normal", "trunc_standard_normal", "complex_normal")
 
-# Positions: a kernel of so many is 8 GiB of float32 a feature.
+# Positions: a kernel of this length is 8 GiB of float32 per feature.
 LARGEST_LENGTH = 2**31
-# Features and modes: 2^24 float32 of one row are 64 MiB.
+# Features and modes: a row of 2^24 float32 is 64 MiB.
 LARGEST_SIZE = 2**24
 # Numbers in the largest parameter of a layer: 4 GiB of float32.
 LARGEST_PARAMETER = 2**30
-# Blocks of a filter bank, each diagonalised by itself.
+# Blocks of a filter bank; each may need a diagonalisation of its own.
 LARGEST_BANK = 4096
 # exp and log of a step must stay inside float32.
 _SMALLEST_STEP, _LARGEST_STEP = 1e-30, 1e30
@@ -26,14 +26,14 @@ def check_choice(option: str, given: str, allowed: Sequence[str]) -> None:
     """Refuse a value that is not among the allowed ones.
 
     Raises:
-        UsageError: lists the allowed names, and the nearest.
+        UsageError: the message lists the allowed names and the nearest one.
     """
     if not isinstance(given, str) or given not in allowed:
         raise unknown(option, given, allowed)
 
 
 def check_C_init(C_init: str) -> None:
-    """Refuse an unknown recipe for C."""
+    """Refuse an unknown initialisation of C."""
     check_choice("C_init", C_init, C_INITS)
 
 
@@ -41,7 +41,7 @@ def check_sizes(layer: str, **sizes: int) -> None:
     """Refuse sizes that are not integers in 1 .. 2^24.
 
     Raises:
-        UsageError: the first one that is not, by name.
+        UsageError: the message names the first invalid one.
     """
     _check_integers(layer, LARGEST_SIZE, sizes)
 
@@ -52,7 +52,7 @@ def check_length(layer: str, **lengths: int) -> None:
 
 
 def check_parameter(layer: str, **sizes: int) -> None:
-    """Refuse sizes, each allowed by itself, whose product is a parameter that no machine holds."""
+    """Refuse sizes whose product, the number of entries of a parameter, exceeds 2^30."""
     count = math.prod(sizes.values())
     if count > LARGEST_PARAMETER:
         raise UsageError(
@@ -63,7 +63,7 @@ def check_parameter(layer: str, **sizes: int) -> None:
 
 
 def check_copies(layer: str, d_model: int, n_ssm: int | None) -> int:
-    """The number of copies of the modes: n_ssm, or H for None.
+    """Return the number of copies of the modes: n_ssm, or H for None.
 
     Raises:
         UsageError: n_ssm does not divide d_model.
@@ -85,10 +85,10 @@ def check_bank(layer: str, n_alphas: int) -> None:
 
 
 def check_numbers(**values: float) -> None:
-    """Refuse what is not a finite number, such as the strings that YAML makes of 1e-3.
+    """Refuse values that are not finite numbers, such as 1e-3, which YAML reads as a string.
 
     Raises:
-        UsageError: the first one that is not, by name.
+        UsageError: the message names the first invalid one.
     """
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -110,17 +110,17 @@ def check_steps(dt_min: float, dt_max: float) -> None:
 
 
 def check_probability(name: str, value: float) -> None:
-    """Refuse what is not a number in [0, 1)."""
+    """Refuse a value that is not a number in [0, 1)."""
     check_numbers(**{name: value})
     if not 0.0 <= value < 1.0:
-        raise UsageError(f"{name} is a probability in [0, 1), got {value}. 0 leaves it out.")
+        raise UsageError(f"{name} is a probability in [0, 1), got {value}. 0 turns it off.")
 
 
 def check_flags(layer: str, **flags: bool) -> None:
     """Refuse switches that are not True or False.
 
     Raises:
-        UsageError: the first one that is not, by name.
+        UsageError: the message names the first invalid one.
     """
     for name, flag in flags.items():
         if not isinstance(flag, bool):

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from typing import Self
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-# Of the layout of config.json; raised when an older program could misread a newer folder.
+# Version of the layout of config.json; increased when an older program could misread a newer folder.
 _FORMAT = 1
 _KEYS = ("architectures", "library_name", "format", "fractal_ssm_version", "save_id", "model")
 _LARGEST_CONFIG = 10**7
 
 
 class Pretrained:
-    """`save_pretrained` and `from_pretrained` for a model that keeps the arguments of its constructor in `config`."""
+    """Adds `save_pretrained` and `from_pretrained` to a model that keeps its constructor's arguments in `config`."""
 
     config: dict[str, Any]
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json (the model's options, this program's version) and model.safetensors.
 
-        The folder is made if it is not there; files of an earlier save in it are replaced one by one, each only when
-        the new one is whole. Upload it to the hub as it is, with `huggingface_hub.upload_folder`.
+        The folder is created if needed. Files of an earlier save are replaced one by one, each only when the new file
+        is complete. The folder can be uploaded to the hub with `huggingface_hub.upload_folder`.
 
         Raises:
             UsageError: options that JSON cannot hold, weights that are not finite, a model that was changed after it
@@ -47,7 +47,7 @@ class Pretrained:
         self._check_rebuilt(config["model"], tensors)
         from safetensors.torch import save
 
-        # Tensors that share memory are refused by the format.
+        # Clones, because the format refuses tensors that share memory.
         data = save({name: value.clone() for name, value in tensors.items()}, _metadata(config))
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -62,14 +62,14 @@ class Pretrained:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
-        """The model in a folder that `save_pretrained` wrote, in eval mode on the CPU, in the precision it was saved.
+        """Load the model from a folder of `save_pretrained`, in eval mode on the CPU, in the precision of the file.
 
-        Nothing in the folder is executed. A layer of your own has to be registered before (import its module). From
-        the hub: `SequenceModel.from_pretrained(huggingface_hub.snapshot_download("user/model"))`.
+        Nothing in the folder is executed. A layer of your own must be registered first (import its module). From the
+        hub: `SequenceModel.from_pretrained(huggingface_hub.snapshot_download("user/model"))`.
 
         Raises:
-            UsageError: no such folder or file; a file that is damaged, of something else, or of a newer version; keys
-                or options that are unknown; weights that are missing, unknown, of another shape, or not finite.
+            UsageError: no such folder or file; a file that is damaged, of another kind, or of a newer version; unknown
+                keys or options; weights that are missing, unknown, of another shape, or not finite.
         """
         config = _read_config(folder)
         path = Path(folder) / WEIGHTS
@@ -87,7 +87,7 @@ class Pretrained:
 
     @classmethod
     def _built(cls, options: Mapping[str, Any]) -> Self:
-        """A model of these options, each checked."""
+        """Check the options and build a model from them."""
         from .build import DATA_FACTS, build_model
 
         facts = {key: value for key, value in options.items() if key in DATA_FACTS}
@@ -111,7 +111,7 @@ class Pretrained:
         }
 
     def _check_rebuilt(self, options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Refuse a model that its options do not describe any more."""
+        """Refuse a model whose weights no longer match its options."""
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             twin = type(self)._built(options).state_dict()
         shapes = {name: tuple(value.shape) for name, value in twin.items()}
@@ -129,7 +129,7 @@ def _metadata(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_config(folder: str | Path) -> dict[str, Any]:
-    """config.json, its keys checked."""
+    """Read config.json and check its keys."""
     if not isinstance(folder, (str, Path)):
         raise UsageError(f"from_pretrained takes the path of a folder, got {type(folder).__name__}.")
     path = Path(folder) / CONFIG
@@ -183,9 +183,9 @@ def _read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            # Copies: the file may be replaced while the model lives.
+            # Copies, because the file may be replaced while the model is in use.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
             return tensors, file.metadata() or {}
     except Exception as error:
-        # The reader has exceptions of its own for what bytes may hold.
+        # The reader raises exceptions of its own for damaged files.
         raise UsageError(f"{str(path)!r} cannot be read as safetensors: {error}. Copy it again, whole.") from error

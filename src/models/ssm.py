@@ -1,4 +1,4 @@
-"""The diagonal MIMO state space layer that S5, LRU and FRACTAL share: everything but where the modes come from.
+"""The diagonal MIMO state space layer that S5, LRU and FRACTAL share; each has its own parameters and initial values.
 
     x_k = Lambda_bar x_{k-1} + gamma B_tilde u_k,    y_k = f Re(C_tilde x_k) + D u_k
 
@@ -24,16 +24,16 @@ __all__ = ["DiagonalSSM", "StepMatrices", "broadcast_dt_scale", "check_lengths",
 
 
 class StepMatrices(NamedTuple):
-    """One step as real products: B u = u @ input and y = x @ output + D u, x seen as interleaved (re, im)."""
+    """One step as real products: B u = u @ input and y = x @ output + D u, with x as interleaved (re, im)."""
 
-    Lambda: Tensor  # (P,), Lambda_bar where it stays; (B or 1, P) where each step has a dt_scale of its own
+    Lambda: Tensor  # (P,) Lambda_bar if it is fixed; (B or 1, P) if the step has a dt_scale
     input: Tensor  # (H, 2P)
     output: Tensor  # (2P, H)
-    input_gain: Tensor | None = None  # (B or 1, P), of B u where each step has a dt_scale of its own
+    input_gain: Tensor | None = None  # (B or 1, P) factor of B u if the step has a dt_scale
 
 
 class Continuous(NamedTuple):
-    """A system in continuous time and how it is discretised."""
+    """A system in continuous time and its discretisation."""
 
     Lambda: Tensor  # (P,)
     B_tilde: Tensor  # (P, H)
@@ -44,17 +44,17 @@ class Continuous(NamedTuple):
 class DiagonalSSM(StatefulLayer):
     """A linear layer over time with a diagonal complex state, many inputs and many outputs.
 
-    A subclass says which continuous system it discretises (`_continuous`); one that is discrete by itself says how the
-    modes go from one position to the next (`_discretise`).
+    A subclass gives its continuous system in `_continuous`; a subclass that is discrete by definition gives its
+    discrete system in `_discretise`.
 
     Cost per position and direction: 4 P H multiply-adds for the two products, P complex ones for the scan.
     Memory: O(B L (H + P)), never O(B L H P).
 
-    The backward direction of a bidirectional layer is the same system run over the reversed sequence, with an output
-    matrix of its own; both directions see the present input, as in S5.
+    The backward direction of a bidirectional layer is the same system over the reversed sequence, with an output matrix
+    of its own; both directions see the present input, as in S5.
 
-    A NaN or an infinite input reaches no earlier output and no other sample, and no gradient of an earlier input; the
-    gradients of B and D sum over all positions, and are NaN.
+    A NaN or an infinite input does not affect earlier outputs, other samples or the gradients of earlier inputs. The
+    gradients of B and D sum over all positions, and become NaN.
 
     Precision: as in `StatefulLayer`; the whole recurrence is computed in the parameters' precision.
 
@@ -64,11 +64,10 @@ class DiagonalSSM(StatefulLayer):
         D: (H,) real, initial feedthrough.
         C_backward: (H, P) complex for a bidirectional layer, None for a causal one.
         conj_sym: each mode stands for itself and its conjugate, so y takes twice the real part.
-        checkpoint: recompute the states in the backward, piece by piece, instead of keeping them: equal gradients for
-            about a fifth more time. The floor is y and the gradient of u, 2 B L H numbers, which no layer can do
-            without; the states are 2 B L P. So the peak of the layer halves where P >= H, and falls by a quarter at
-            P = H / 4. A dt_scale of one a position (and the 1 / t system) has gates of its own, (B, L, P), which are
-            kept: there it saves little.
+        checkpoint: recompute the states chunk by chunk in the backward pass instead of keeping them: equal gradients,
+            about a fifth more time. y and the gradient of u, 2 B L H numbers, are always needed; the states are
+            2 B L P. So the peak memory of the layer halves for P >= H and falls by a quarter at P = H / 4. With a
+            dt_scale per position (and in the 1 / t system) it saves little, because the gates (B, L, P) are kept.
     """
 
     roles: ClassVar[dict[str, str]] = {"B": "B", "C": "C", "C_backward": "C", "D": "D"}
@@ -105,11 +104,11 @@ class DiagonalSSM(StatefulLayer):
         return torch.view_as_complex(self._output(self.C))
 
     def _output(self, C: Tensor) -> Tensor:
-        """(H, P, 2) output weights from a stored C or C_backward; a layer may store fewer than it uses."""
+        """(H, P, 2) output weights from a stored C or C_backward, which may be more compact."""
         return C
 
     def _continuous(self) -> Continuous | None:
-        """The continuous system; None for a layer that has none, which then gives `_discretise` itself."""
+        """The continuous system; None for a layer without one, which overrides `_discretise`."""
         return None
 
     def _discretise(self, dt_scale: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,7 +130,7 @@ class DiagonalSSM(StatefulLayer):
         dt_scale: float | Tensor = 1.0,
         return_state: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
-        """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, P) complex."""
+        """Run the layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, P) complex."""
         self._check_input(u, state, lengths, return_state)
         with full_precision(u.device):
             scale = broadcast_dt_scale(dt_scale, u)
@@ -198,7 +197,7 @@ class DiagonalSSM(StatefulLayer):
         lengths: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         if lengths is not None:
-            # A zeroed tail leaves the backward direction at rest when it reaches the last valid position.
+            # With a zeroed tail the backward direction has a zero state when it reaches the last valid position.
             u = u.masked_fill(~valid_mask(lengths, u.shape[1])[..., None], 0.0)
         input_gain = None
         if gamma.dim() == 1:
@@ -232,7 +231,7 @@ class DiagonalSSM(StatefulLayer):
         return super()._native_step(u, state, scale) if u.shape[0] <= self._native_batch(scale) else None
 
     def _native_batch(self, scale: Scale) -> int:
-        """The most samples that are stepped natively; for more, products of matrices are faster."""
+        """Largest batch that is stepped natively; for more samples, matrix products are faster."""
         return MIMO_BATCH if scale is None else AT_TIME_BATCH
 
     def _build_native(self, scale: Scale) -> NativeStep | None:

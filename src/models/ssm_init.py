@@ -1,4 +1,4 @@
-"""What the state space layers start from: random draws and scales."""
+"""Initial values of the state space layers: random draws and scales."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from .options import check_C_init, check_steps
 
-# Standard deviation of a standard normal cut off at two standard deviations.
+# Standard deviation of a standard normal truncated at two standard deviations.
 _TRUNCATED_STD = 0.87962566103423978
 
 
 def lecun_normal(shape: tuple[int, ...], fan_in: int) -> Tensor:
-    """Float64 draws of variance 1 / fan_in from a normal distribution cut off at two of its standard deviations."""
+    """Float64 draws of variance 1 / fan_in from a normal distribution truncated at two of its standard deviations."""
     std = math.sqrt(1.0 / fan_in) / _TRUNCATED_STD
     values = torch.empty(shape, dtype=torch.float64, device="cpu")
     return torch.nn.init.trunc_normal_(values, std=std, a=-2 * std, b=2 * std)
@@ -27,22 +27,22 @@ def complex_normal(shape: tuple[int, ...], variance: float = 1.0) -> Tensor:
 
 
 def unit_rms(values: np.ndarray) -> np.ndarray:
-    """Scaled to a root-mean-square modulus of 1."""
+    """Scale values to a root-mean-square modulus of 1."""
     return values / np.sqrt(np.mean(np.abs(values) ** 2))
 
 
 def output_matrix(C_init: str, d_model: int, n_modes: int, order: int, V: Tensor | None = None) -> Tensor:
-    """(H, P) complex C_tilde by the recipes of S5, of the same mean square with and without V.
+    """(H, P) complex initial C_tilde by the recipes of S5, with the same mean square with and without V.
 
-    lecun_normal: re and im of C of variance 1 / (H N), then C V;  trunc_standard_normal: 1 / N, then C V;
+    lecun_normal: C V with re and im of C of variance 1 / (H N);  trunc_standard_normal: C V with variance 1 / N;
     complex_normal: E|C_tilde|^2 = 1, V unused.
 
     Args:
         C_init: one of the three names.
         d_model: H.
-        n_modes: P, modes stored.
+        n_modes: P, number of modes stored.
         order: N, real size of the state.
-        V: (N, P) complex, orthonormal eigenvectors; None draws C_tilde itself, in the eigenbasis.
+        V: (N, P) complex, orthonormal eigenvectors; None draws C_tilde directly in the eigenbasis.
     Raises:
         UsageError: unknown name.
     Source: S5 (arXiv 2208.04933) and its published code.
@@ -57,7 +57,7 @@ def output_matrix(C_init: str, d_model: int, n_modes: int, order: int, V: Tensor
 
 
 def log_steps(n_modes: int, dt_min: float, dt_max: float) -> Tensor:
-    """(P,) float64: log dt, uniform between log dt_min and log dt_max, one step a mode.
+    """(P,) float64 log dt, uniform between log dt_min and log dt_max, one step a mode.
 
     Raises:
         UsageError: not numbers, or not 0 < dt_min <= dt_max.
@@ -68,5 +68,5 @@ def log_steps(n_modes: int, dt_min: float, dt_max: float) -> Tensor:
 
 
 def feedthrough(d_model: int) -> Tensor:
-    """(H,) float64 D, standard normal."""
+    """(H,) float64 initial D, standard normal."""
     return torch.randn(d_model, dtype=torch.float64, device="cpu")

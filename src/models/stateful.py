@@ -1,4 +1,4 @@
-"""What the linear state space layers have in common: their precision, their state and what they keep between steps."""
+"""Base class of the linear state space layers: precision, state and cached parts of a step."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _NOT_COMPILED = (
 class StatefulLayer(SequenceLayer):
     """A linear layer over time with a complex state of fixed shape, and D (H,) among its parameters.
 
-    A subclass says what a step is made of (`_build_step`) and how it is taken (`_advance`); and, for steps on a CPU
-    that no gradient flows through, what a native step is made of (`_build_native`).
+    A subclass computes the parts of a step in `_build_step` and takes the step in `_advance`. `_build_native` gives the
+    parts of a native step, for steps on a CPU without gradients.
 
-    Precision: parameters stay in float32 (or float64) under autocast and after `module.bfloat16()` or `.half()`, which
-    only move them, and where the default dtype has 16 bits. A 16-bit u is computed in the parameters' precision and y
+    Precision: parameters stay in float32 (or float64) under autocast, under a 16-bit default dtype, and after
+    `module.bfloat16()` or `.half()`, which only move them. A 16-bit u is converted to the parameters' precision and y
     is returned in u's dtype.
 
     Args:
         d_model: H.
-        bidirectional: the layer also runs backward, and so carries no state.
+        bidirectional: the layer also runs backward, and therefore carries no state.
         state_shape: shape of the state of one sample.
     """
 
@@ -46,8 +46,8 @@ class StatefulLayer(SequenceLayer):
     # Parameters that the native step reads in place; nothing is precomputed from them, so they need no check for
     # changes.
     read_in_place: ClassVar[tuple[str, ...]] = ()
-    # Whether the precomputed parts of a step with dt_scale != 1 serve every such dt_scale, or only the one they were
-    # built for.
+    # Whether the precomputed parts of a step with dt_scale != 1 are valid for every dt_scale != 1, or only for the one
+    # they were built for.
     parts_serve_any_scale: ClassVar[bool] = False
 
     def __init__(self, d_model: int, bidirectional: bool, state_shape: tuple[int, ...]):
@@ -59,39 +59,40 @@ class StatefulLayer(SequenceLayer):
 
     @property
     def causal(self) -> bool:
-        """Whether the layer can carry a state: not when it is bidirectional."""
+        """Whether the layer can carry a state: False if it is bidirectional."""
         return not self.bidirectional
 
     @abstractmethod
     def _build_step(self, scale: Scale) -> Any:
-        """What a step is made of: everything that the parameters (and dt_scale) decide and the input does not."""
+        """Compute the parts of a step that depend on the parameters (and dt_scale) only, not on the input."""
 
     @abstractmethod
     def _advance(self, parts: Any, u: Tensor, state: Any, scale: Scale) -> tuple[Tensor, Any]:
-        """y (B, H) and the next state, from what `_build_step` gave, u (B, H) and the state, in full precision."""
+        """y (B, H) and the next state, from the parts of `_build_step`, u (B, H) and the state, in full precision."""
 
     def _build_native(self, scale: Scale) -> NativeStep | None:
-        """What a native step is made of; None for a layer that has none."""
+        """The native step; None for a layer without one."""
         return None
 
     def _advance_natively(self, step: Any, u: Tensor, state: Any, scale: Scale) -> tuple[Tensor, Any]:
-        """As `_advance`, from what `_build_native` gave."""
+        """As `_advance`, with the native step of `_build_native`."""
         return step(u, state)
 
     def step(self, u_t: Tensor, state: Any, dt_scale: float | Tensor = 1.0) -> tuple[Tensor, Any]:
-        """One position: u_t (B, H) and a state to y_t (B, H) and the next state; dt_scale a number or (B,).
+        """Advance by one position: u_t (B, H) and a state to y_t (B, H) and the next state; dt_scale a number or (B,).
 
-        Without gradients the discrete system is kept from one step to the next, until a parameter changes; on a CPU the
-        step is then one native call, compiled at the first one (seconds, once on a machine), for as many samples as
-        are fastest so. With another dt_scale a MIMO layer computes its gates at every step, natively too. A SISO layer
-        builds its discrete system anew, 0.2 to 0.8 ms for 128 features, unless dt_scale is the same number as before.
+        Without gradients the discrete system is cached between steps until a parameter changes. On a CPU the step is
+        then one native call, unless the batch is so large that torch's products are faster; the first call compiles it
+        (seconds, once per machine). With dt_scale != 1 a MIMO layer computes its gates at every step, also natively. A
+        SISO layer rebuilds its discrete system, 0.2 to 0.8 ms for 128 features, unless dt_scale is the same number as
+        before.
 
-        torch.compile leaves a step as it is and compiles what is around it: inductor does not support complex
-        arithmetic, and a graph would build the discrete system anew at every step. torch.export (strict=False, its
-        default) takes it whole, complex numbers inside.
+        torch.compile does not compile a step, only the code around it: inductor does not support complex arithmetic,
+        and a graph would rebuild the discrete system at every step. torch.export (strict=False, its default) exports
+        the whole step, with its complex arithmetic.
         """
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-            # Says why where fullgraph=True allows no break; the reason that `disable` takes is not shown there.
+            # Gives the reason if fullgraph=True forbids a break, where torch does not show the reason of `disable`.
             break_graph(_NOT_COMPILED)
             return torch.compiler.disable(self._step)(u_t, state, dt_scale)
         return self._step(u_t, state, dt_scale)
@@ -109,7 +110,7 @@ class StatefulLayer(SequenceLayer):
         return (y if y.dtype == u_t.dtype else y.to(u_t.dtype)), state
 
     def initial_state(self, batch_size: int) -> Any:
-        """The state of rest: zeros (batch_size, *state shape), complex."""
+        """The zero state (batch_size, *state shape), complex."""
         if not self.causal:
             return super().initial_state(batch_size)
         self._check_batch_size(batch_size)
@@ -122,14 +123,14 @@ class StatefulLayer(SequenceLayer):
             ) from error
 
     def _step_parts(self, scale: Scale) -> Any:
-        # A mode that sees every operator may hand out tensors without memory; under a parametrization the tensors that
-        # count are made anew at every access.
+        # Not cached under a dispatch mode, whose tensors may have no memory, or under a parametrization, which computes
+        # new tensors at every access.
         if watched() or "parametrizations" in self._modules or not self._keeps(scale):
             return self._build_step(scale)
         return self._step_cache.get("torch", self, lambda: (self._build_step(scale), ()), self._kept_for(scale))
 
     def _native_step(self, u: Tensor, state: Any, scale: Scale) -> NativeStep | None:
-        """The native step for these inputs, None where torch's operators have to be used."""
+        """The native step for these inputs, or None if torch's operators must be used."""
         if not available() or "parametrizations" in self._modules:
             return None
         if not unobserved(u, *(state if isinstance(state, tuple) else (state,))):
@@ -143,11 +144,11 @@ class StatefulLayer(SequenceLayer):
         return self._step_cache.get("native", self, lambda: self._native_parts(scale), self._kept_for(scale))
 
     def _keeps(self, scale: Scale) -> bool:
-        """Whether parts are kept from one step to the next, rather than built for a tensor of steps at each."""
+        """Whether parts are cached between steps; parts that hold for one tensor dt_scale only are not."""
         return self.parts_serve_any_scale or not isinstance(scale, Tensor)
 
     def _kept_for(self, scale: Scale) -> float | None:
-        """The dt_scale that kept parts are for: None for 1; one number for all others where the parts serve them."""
+        """Cache key of parts: None for dt_scale 1, otherwise dt_scale, or 0.0 if the parts serve every dt_scale."""
         return 0.0 if scale is not None and self.parts_serve_any_scale else scale
 
     def _native_parts(self, scale: Scale = None) -> tuple[NativeStep | None, Sequence[Tensor]]:
@@ -206,7 +207,7 @@ class StatefulLayer(SequenceLayer):
         self._check_state(state, u_t.shape[0])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        """Moves and conversions of the module; a conversion to 16 bits keeps the precision and only moves."""
+        """Move or convert the module; a conversion to 16 bits keeps the precision and only moves."""
 
         def keep_precision(tensor: Tensor) -> Tensor:
             converted = fn(tensor)
@@ -236,8 +237,8 @@ def wrong_dtype(layer: str, parameters: torch.dtype, given: torch.dtype) -> Usag
 def real_parameter(values: Tensor) -> nn.Parameter:
     """A parameter with storage of its own; complex values get a last axis (re, im).
 
-    It has the default dtype, but float32 where that has 16 bits, and lies on the default device. Layers draw their
-    values on the CPU, so that a seed gives the same ones whatever the device.
+    It has the default dtype (float32 if that has 16 bits) and is on the default device. Layers draw their values on the
+    CPU, so that a seed gives the same values on every device.
     """
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
@@ -247,7 +248,7 @@ def real_parameter(values: Tensor) -> nn.Parameter:
 
 
 def full_precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """A context without autocast: 16 bits are not enough for eigenvalues next to the unit circle."""
+    """A context without autocast: 16 bits are not enough for eigenvalues close to the unit circle."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""What a layer keeps between steps, as long as the tensors and options that it came from are still the same."""
+"""Cache of the parts that a layer precomputes for its steps, valid while its tensors and options are unchanged."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 class StepCache:
     """The precomputed parts of each kind of step, rebuilt when a parameter of the layer changes.
 
-    Reassigned parameters are detected by identity, replaced storage by its address, and changes in place, which leave
-    no trace when made through `.data` or numpy, by comparison with a copy.
+    Reassigned parameters are detected by identity and replaced storage by its address. Changes in place are detected by
+    comparison with a copy, because those made through `.data` or numpy do not increase a version counter.
     """
 
     def __init__(self) -> None:
@@ -28,14 +28,16 @@ class StepCache:
     def get(
         self, way: str, layer: nn.Module, build: Callable[[], tuple[Any, Sequence[Tensor]]], scale: float | None = None
     ) -> Any:
-        """The parts kept for this way of stepping, or newly built ones where something has changed.
+        """The cached parts for this kind of step, or newly built ones if the layer has changed.
 
-        New parts are not kept where they are part of a graph or may become part of one.
+        Parts that are or may become part of an autograd graph are not cached.
 
         Args:
-            scale: the dt_scale that the parts are for, None for 1. Beside those for 1 the last others are kept.
-            build: gives the parts, and those tensors of the layer that they read where they lie: these may be written
-                to, but not moved.
+            way: kind of step, "torch" or "native".
+            scale: the dt_scale that the parts are for, None for 1. The cache holds the parts for 1 and those for the
+                most recent other value.
+            build: returns the parts, and the tensors of the layer that they read in place: these may be changed in
+                place, but not moved.
         """
         if scale is not None:
             way += " at another step"
@@ -44,7 +46,7 @@ class StepCache:
             return kept.parts
         trained = torch.is_grad_enabled()
         keep = not any((trained and tensor.requires_grad) or tensor.is_inference() for tensor in tensors_of(layer))
-        # Before it is read: what another thread writes meanwhile then counts as a change.
+        # Copied before `build` reads the tensors, so that a concurrent write counts as a change.
         seen = _Kept(layer, scale) if keep else None
         parts, read_in_place = build()
         if seen is not None:
@@ -54,31 +56,31 @@ class StepCache:
 
 
 class _Kept:
-    """Parts, and the layer as it was when they were built."""
+    """Parts, and a record of the layer at the time they were built."""
 
     parts: Any
 
     def __init__(self, layer: nn.Module, scale: float | None):
         self.scale = scale
-        # What was computed in inference mode can never be part of a graph.
+        # Tensors computed in inference mode can never be part of a graph.
         self._inference = torch.is_inference_mode_enabled()
-        # An identity is unique among objects that live.
+        # Keeps references, because an identity is unique only among live objects.
         self._names, self._values = list(layer.__dict__), list(layer.__dict__.values())
         self._parameters = list(layer._parameters.values())
         self._watched = [_Watched(tensor) for tensor in tensors_of(layer)]
         self._in_place: list[_Watched] = []
 
     def finish(self, parts: Any, read_in_place: Sequence[Tensor]) -> None:
-        """Take the parts, and compare no values that they read where they lie."""
+        """Store the parts, and exclude the tensors that they read in place from the comparison of values."""
         self.parts = parts
-        # By identity: another tensor that begins at the same address is not what the parts read.
+        # By identity, because another tensor may begin at the same address.
         found: dict[bool, list[_Watched]] = {True: [], False: []}
         for watched in self._watched:
             found[any(watched.tensor is tensor for tensor in read_in_place)].append(watched)
         self._in_place, self._watched = found[True], found[False]
 
     def belongs_to(self, layer: nn.Module) -> bool:
-        """Whether the layer is as it was, and the parts may be used here."""
+        """Whether the layer is unchanged and the parts may be used in the current gradient mode."""
         own, parameters = layer.__dict__, layer._parameters
         if list(own) != self._names or len(parameters) != len(self._parameters):
             return False
@@ -103,9 +105,9 @@ class _Watched:
     def __init__(self, tensor: Tensor):
         self.tensor = tensor
         self._address = tensor.data_ptr()
-        # Keeps the memory, so that no other tensor comes to lie there.
+        # Keeps the memory alive, so that its address is not reused.
         self._view = tensor.detach()
-        # What is not contiguous counts as moved, always. Bytes compare ten times faster than torch.equal does.
+        # A tensor that is not contiguous always counts as moved. Comparing bytes is ten times faster than torch.equal.
         self._contiguous = tensor.is_contiguous()
         self._on_cpu = tensor.device.type == "cpu" and self._contiguous
         if self._on_cpu:
@@ -115,17 +117,17 @@ class _Watched:
             self._values = self._view.clone()
 
     def moved(self) -> bool:
-        """Whether the tensor lies elsewhere, or in another order."""
+        """Whether the tensor has another address, or is not contiguous."""
         if not self._contiguous or not self.tensor.is_contiguous():
             return True
         return self.tensor.data_ptr() != self._address
 
     def changed(self) -> bool:
-        """Whether its values are others."""
+        """Whether its values differ from the copy."""
         return self._copy != self._bytes if self._on_cpu else not torch.equal(self._values, self._view)
 
 
 def tensors_of(layer: nn.Module) -> list[Tensor]:
-    """The parameters, and what pruning or weight normalisation put in a parameter's place."""
+    """The parameters, and the plain tensors that pruning or weight normalisation put in place of parameters."""
     plain = [value for value in layer.__dict__.values() if isinstance(value, Tensor)]
     return [value for value in layer._parameters.values() if value is not None] + plain

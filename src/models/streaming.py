@@ -1,7 +1,7 @@
-"""A whole model one position at a time: the state of every layer, and of the pooling.
+"""Run a whole model one position at a time, with the state of every layer and of the pooling.
 
-Equal to `SequenceModel.forward` on the prefix seen so far, at every position: "mean" is pooled by a running sum, "last"
-by the newest features; a task with an output a position has that of the newest one.
+At every position the output equals `SequenceModel.forward` on the prefix: pool="mean" uses a running sum, "last" the
+newest features. A task with an output per position returns that of the newest position.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class ModelState(NamedTuple):
-    """What a model carries on: position (B,) int64, the inputs seen; layers: the state of each; total: where the
-    mean is pooled, the sum (B, H) of the features so far, in at least float32, else None."""
+    """State of a model: position (B,) int64, the number of inputs so far; layers: the state of each layer; total: the
+    sum (B, H) of the features so far, in at least float32, for mean pooling, else None."""
 
     position: Tensor
     layers: tuple[Any, ...]
@@ -29,17 +29,17 @@ class ModelState(NamedTuple):
 
 
 def initial_state(model: SequenceModel, batch_size: int) -> ModelState:
-    """The state of rest.
+    """The zero state of a model.
 
     Raises:
-        UsageError: the layers carry none.
+        UsageError: the layers carry no state.
     """
     layers = tuple(block.layer.initial_state(batch_size) for block in model.blocks)
     return start(model, next(model.parameters()).new_empty(batch_size, 0))._replace(layers=layers)
 
 
 def start(model: SequenceModel, like: Tensor) -> ModelState:
-    """A state of rest for the samples of `like` (B, ...), without those of the layers."""
+    """The zero state for the samples of `like` (B, ...), without the states of the layers."""
     position = torch.zeros(len(like), dtype=torch.int64, device=like.device)
     pools = model.pool == "mean" and not model.per_position
     total = like.new_zeros(len(like), model.d_model, dtype=_wide(like)) if pools else None
@@ -64,23 +64,23 @@ def advanced(state: ModelState, x: Tensor, lengths: Tensor | None, layers: list[
     """The state after features x (B, L, H), of which `lengths` (B,) are valid, and the layers' new states."""
     total = state.total
     if total is not None:
-        # where, not a product: padded positions may hold anything.
+        # where, not a product: padded positions may hold NaN.
         valid = x if lengths is None else torch.where(valid_mask(lengths, x.shape[1])[..., None], x, 0.0)
         total = total + valid.to(total.dtype).sum(1)
     return ModelState(state.position + (x.shape[1] if lengths is None else lengths), tuple(layers), total)
 
 
 def pooled(x_t: Tensor, state: ModelState) -> Tensor:
-    """What pooling gives after the newest features x_t (B, H), which `state` has counted already."""
+    """The pooled features (B, H) after the newest features x_t (B, H), which `state` already includes."""
     if state.total is None:
         return x_t
     return (state.total / state.position[:, None]).to(x_t.dtype)
 
 
 def _check(model: SequenceModel, inputs_t: Any, state: Any) -> None:
-    """Refuse what a step cannot take, with what to do instead."""
+    """Refuse inputs and states that a step cannot take."""
     if not model.causal:
-        # The layer says why.
+        # Raises, with the layer's reason.
         model.blocks[0].layer.initial_state(0)
     if model.training and any(isinstance(module, BatchNorm) for module in model.modules()):
         raise UsageError(
@@ -92,7 +92,7 @@ def _check(model: SequenceModel, inputs_t: Any, state: Any) -> None:
             f"The model's step takes the ModelState that initial_state, features or the last step returned, got "
             f"{type(state).__name__}. Start with model.initial_state(batch_size)."
         )
-    # Not len(), which torch.export takes for a constant.
+    # Not len(), which torch.export would make a constant.
     batch, channels = state.position.shape[0], model.encoder.d_input
     shape = (batch,) if channels is None else (batch, channels)
     kind = "token ids" if channels is None else "real values"
@@ -105,5 +105,5 @@ def _check(model: SequenceModel, inputs_t: Any, state: Any) -> None:
 
 
 def _wide(like: Tensor) -> torch.dtype:
-    """The precision of sums over long streams: float64, where the device has it."""
+    """The dtype of sums over long streams: float64, or float32 on a device without it."""
     return torch.float32 if like.device.type == "mps" else torch.float64

@@ -1,4 +1,4 @@
-"""Checks of weights from a file before they are loaded: do they belong to the model that the file describes?"""
+"""Checks of weights from a file before they are loaded: that they match the model that the file describes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import UsageError, did_you_mean
 
-# Options and facts whose value is a number of rows of some parameter.
+# Options and facts whose value is the size of an axis of some parameter, or the number of blocks.
 _ROWS = (
     *("d_model", "n_layers", "d_ff", "d_state", "blocks", "n_ssm", "n_alphas", "n_heads", "channels"),
     *("n_classes", "n_tokens", "d_input", "d_target"),
@@ -21,23 +21,23 @@ _ROWS = (
 def check_sizes_named(
     path: str | Path, node: Mapping[str, Any], facts: Mapping[str, Any], weights: Mapping[str, Any]
 ) -> None:
-    """Refuse a file that names a model far larger than its weights: building it could take hours and all memory."""
+    """Refuse a file whose model is far larger than its weights: building it could take hours and all memory."""
     stored = sum(value.numel() for value in weights.values() if isinstance(value, Tensor))
     layer = node["layer"] if isinstance(node.get("layer"), Mapping) else {}
     for key in _ROWS:
         for value in (node.get(key), layer.get(key), facts.get(key)):
             if isinstance(value, int) and value > stored:
                 raise UsageError(
-                    f"{str(path)!r} names a model with {key}={value} and holds {stored} numbers, so it is not the "
-                    f"file of such a model. Take a checkpoint (best.ckpt, last.ckpt) or a folder that is whole."
+                    f"{str(path)!r} describes a model with {key}={value} but holds only {stored} numbers, so it is "
+                    f"incomplete or wrong. Take a complete checkpoint (best.ckpt, last.ckpt) or folder."
                 )
 
 
 def check_weights(path: str | Path, found: Mapping[str, Any], model: nn.Module) -> None:
-    """Refuse weights that are not what the model needs: names, shapes, finite numbers.
+    """Refuse weights that do not match the model in names, shapes and kinds of numbers, or are not finite.
 
     Raises:
-        UsageError: names the first one that does not fit.
+        UsageError: the message names the first mismatch.
     """
     needed = model.state_dict()
     told = f"The weights in {str(path)!r} do not fit the model that it describes"

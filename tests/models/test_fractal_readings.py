@@ -300,7 +300,7 @@ def test_what_the_gate_reads(mixer, raw):
         ({"real": 0.0}, "between 0.0001"),
         ({"real": -1}, "decay rates down to -1"),
         ({"real": math.nan}, "finite"),
-        ({"real": "normal-part", "measure": "legs"}, "needs an alpha in every block"),
+        ({"real": "normal-part", "measure": "legs"}, "computes rates from alpha"),
         ({"real": {"name": "random", "low": 2.0, "high": 1.0}}, "0 < low <= high"),
         ({"real": {"name": "random", "over": "layers"}}, "Unknown over 'layers'"),
         ({"B_scale": "unit"}, "Unknown B_scale"),

@@ -179,7 +179,7 @@ FAULTS = {
     "layer option": (edited(model__layer__d_stat=2), "mean 'd_state'"),
     "wrong type": (edited(model__n_layers="2"), "n_layers"),
     "no layer": (edited(model__layer=None), "'layer'"),
-    "huge": (edited(model__d_model=2**23), "names a model with d_model"),
+    "huge": (edited(model__d_model=2**23), "describes a model with d_model"),
     "other depth": (edited(model__n_layers=1), "unknown, 'blocks.1"),
     "other width": (edited(model__layer__d_state=16), "has shape"),
     "cut": (lambda f: os.truncate(f / "model.safetensors", 500), "cannot be read as safetensors"),

@@ -26,11 +26,11 @@ class Block(nn.Module):
     With mixer="mlp" a feed-forward sub-block x + dr(W2 dr(gelu(W1 norm(x)))) (or its postnorm form) follows.
 
     Args:
-        layer: the sequence layer; its d_model is the block's width H. One with more outputs than H (several channels)
-            needs a mixer whose linear map joins them.
+        layer: the sequence layer; its d_model is the block's width H. A layer with more outputs than H (several
+            channels) needs a mixer whose linear map joins them.
         mixer, norm, prenorm, dropout, mask_padding, bn_momentum, framework, d_ff: see `SequenceModel`.
     Raises:
-        UsageError: something else than a sequence layer, or an option out of its range.
+        UsageError: `layer` is not a sequence layer, or an option is out of range.
     >>> block = Block(Fractal(64, d_state=32), mixer="silu_gate", dropout=0.1)  # doctest: +SKIP
     >>> y, state = block(torch.randn(2, 100, 64))  # doctest: +SKIP
     """
@@ -82,9 +82,9 @@ class Block(nn.Module):
         dt_scale: float | Tensor = 1.0,
         return_state: bool = True,
     ) -> tuple[Tensor, Any]:
-        """x (B, L, H) to the same shape, and the layer's state (None where it carries none, or none is asked for)."""
+        """x (B, L, H) to the same shape, and the layer's state (None for layers without one or return_state=False)."""
         z = self.norm(x, lengths) if self.prenorm else x
-        # A layer from elsewhere may not know the argument; its state is then computed and dropped.
+        # A plug-in layer may lack the argument; its state is then computed and dropped.
         asked = {"return_state": return_state} if self._layer_takes_return_state else {}
         lengths_seen = lengths if self.mask_padding else None
         found = self.layer(z, state=state, lengths=lengths_seen, dt_scale=dt_scale, **asked)
@@ -92,7 +92,7 @@ class Block(nn.Module):
         return self._finish(x, y, z, lengths), state if return_state else None
 
     def step(self, x_t: Tensor, state: Any, dt_scale: float | Tensor = 1.0) -> tuple[Tensor, Any]:
-        """One position: x_t (B, H) and the layer's state to the same two."""
+        """Advance by one position: x_t (B, H) and the layer's state to y_t (B, H) and the next state."""
         x = x_t[:, None]
         z = self.norm(x) if self.prenorm else x
         found = self.layer.step(z[:, 0], state, **self._scale_of_step(dt_scale))
@@ -100,11 +100,11 @@ class Block(nn.Module):
         return self._finish(x, y_t[:, None], z, None)[:, 0], state
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that are trained without weight decay, as timm asks for them."""
+        """Names of the parameters to train without weight decay, in the form that timm expects."""
         return no_weight_decay(self)
 
     def _scale_of_step(self, dt_scale: float | Tensor) -> dict[str, float | Tensor]:
-        # A layer from elsewhere may not know the argument.
+        # A plug-in layer may lack the argument.
         if self._step_takes_dt_scale:
             return {"dt_scale": dt_scale}
         if isinstance(dt_scale, Tensor) or dt_scale != 1.0:
@@ -141,14 +141,14 @@ def _check(layer: Any, mixer: str, dropout: float, bn_momentum: float, d_ff: int
 
 
 def checked_output(layer: SequenceLayer, u: Tensor, output: Any) -> tuple[Tensor, Any]:
-    """What a layer returned for u, if it is (y, state) with y (..., d_output) like u (..., H); about 1 us.
+    """Check that a layer returned (y, state) with y (..., d_output) for u (..., H), and return it; about 1 us.
 
-    A y of another shape would often broadcast into the residual sum and train to something plausible.
+    A y of another shape could broadcast in the residual sum, and the mistake would go unnoticed in training.
 
     Raises:
-        UsageError: anything else.
+        UsageError: any other output.
     """
-    # The code that is traced is that of a layer that has run.
+    # Traced code is not checked: the layer has run before.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return output
     wanted = (*u.shape[:-1], layer.d_output)

@@ -1,4 +1,4 @@
-"""From features (B, L, H) to outputs: pooling over the valid positions, or none, then a head."""
+"""Pooling of features (B, L, H) over the valid positions, and the heads that turn features into outputs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TASKS = ("classification", "retrieval", "regression", "tokens")
 
 
 def pool_positions(x: Tensor, mode: str, lengths: Tensor | None = None) -> Tensor:
-    """One vector a sequence, (B, L, H) to (B, H); padded positions never count.
+    """Pool (B, L, H) to one vector a sequence, (B, H); padded positions never count.
 
-    mean: sum over t < length, divided by length (summed in at least float32, so that half precision keeps long
-    sequences exact enough); last: the feature at length - 1; cls: the feature at position 0.
+    mean: sum over t < length, divided by length (summed in at least float32, because half precision loses accuracy on
+    long sequences); last: the feature at length - 1; cls: the feature at position 0.
     """
     if mode == "cls":
         return x[:, 0]
@@ -32,7 +32,7 @@ def pool_positions(x: Tensor, mode: str, lengths: Tensor | None = None) -> Tenso
     total = x if x.dtype == torch.float64 else x.float()
     if lengths is None:
         return total.mean(dim=1).to(x.dtype)
-    # where, not a product: what a layer leaves at padded positions is unspecified and may be anything.
+    # where, not a product: a layer's output at padded positions is unspecified and may be NaN.
     total = torch.where(valid_mask(lengths, x.shape[1])[..., None], total, 0.0).sum(dim=1)
     return (total / lengths[:, None]).to(x.dtype)
 
@@ -54,8 +54,8 @@ class ClassificationHead(nn.Module):
 class RetrievalHead(nn.Module):
     """Scores of document pairs: (2B, H), all first documents and then all second ones, to (B, n_classes).
 
-    logits = W2 gelu(W1 [o0, o1, o0 - o1, o0 * o1] + b1) + b2, W1 of 4H to H; the GELU is exact with torch's defaults
-    and the tanh form with flax's, as in the published S4 and S5.
+    logits = W2 gelu(W1 [o0, o1, o0 - o1, o0 * o1] + b1) + b2, where W1 maps 4H to H. The GELU is exact with torch's
+    defaults and in tanh form with flax's, as in the published S4 and S5.
     """
 
     decay_norm_and_bias = True
@@ -88,11 +88,11 @@ def build_head(
     output: str = "point",
     quantiles: Sequence[float] | None = None,
 ) -> nn.Module:
-    """The head of a task; the options are those of `SequenceModel`.
+    """Build the head of a task; the options are those of `SequenceModel`.
 
     Raises:
-        UsageError: a task that does not exist, n_classes or d_target missing or given to the other kind of task, or an
-            `output` that does not go with it.
+        UsageError: an unknown task; n_classes or d_target missing, or given for a task that does not use it; an
+            `output` or `quantiles` that the task does not allow.
     """
     if task not in TASKS:
         raise unknown("task", task, TASKS)

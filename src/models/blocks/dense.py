@@ -1,4 +1,4 @@
-"""Linear layers and dropout as the published models have them."""
+"""Linear layers and dropout as in the published models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FRAMEWORKS = ("torch", "flax")
 
 
 def check_framework(framework: str) -> None:
-    """Refuse a framework whose defaults are not known."""
+    """Raise an error for an unknown framework."""
     if framework not in FRAMEWORKS:
         raise unknown("framework", framework, FRAMEWORKS, "It names whose defaults dense layers start from.")
 
@@ -25,7 +25,7 @@ def lecun_normal_(weight: Tensor, fan_in: int) -> Tensor:
 
 
 def dense(d_in: int, d_out: int, framework: str) -> nn.Linear:
-    """Linear map with bias, started as `framework` does: torch's default, or flax's (LeCun normal, zero bias)."""
+    """Linear map with bias, initialised as by `framework`: torch's default, or flax's (LeCun normal, zero bias)."""
     layer = nn.Linear(d_in, d_out)
     if framework == "flax":
         lecun_normal_(layer.weight, fan_in=d_in)
@@ -34,7 +34,7 @@ def dense(d_in: int, d_out: int, framework: str) -> nn.Linear:
 
 
 class TiedDropout(nn.Module):
-    """Dropout with one draw a sample and feature, shared by all positions; kept values are scaled by 1 / (1 - p)."""
+    """Dropout with one draw per sample and feature, shared by all positions; kept values are scaled by 1 / (1 - p)."""
 
     def __init__(self, p: float):
         super().__init__()

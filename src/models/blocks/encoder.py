@@ -1,4 +1,4 @@
-"""From token ids or real samples to features (B, L, H)."""
+"""Encoder of token ids or real samples to features (B, L, H)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ POSITIONS = ("none", "sinusoidal")
 class Encoder(nn.Module):
     """Embedding of tokens, or linear map of real channels, with an optional class token and absolute positions.
 
-    x_t = E[token_t] (+ bias), E ~ N(0, 1) in torch's defaults; in flax's E is LeCun normal over n_tokens, which
+    x_t = E[token_t] (+ bias). With torch's defaults E ~ N(0, 1). With flax's E is LeCun normal over n_tokens, which
     together with the bias is S5's dense layer on one-hot input. Real input: x_t = W u_t + bias.
 
     Args:
         d_model: H.
         n_tokens, d_input: size of the vocabulary, or channels of a real input; exactly one is given.
-        bias: whether tokens get a bias too; a real input always has one.
+        bias: whether the token embedding has a bias; the map of a real input always has one.
         positions: "none", or "sinusoidal": sin and cos of t / 10000^(2i/H) added in interleaved pairs.
         class_token: put one learned vector in front of the sequence (it takes position 0).
-        framework: whose defaults the weights start from.
+        framework: framework whose default initialisation is used.
     """
 
-    # Its biases are decayed whatever the optimiser says of others (`parameter_groups`), as in the published S4.
+    # `parameter_groups` always decays its biases, whatever the setting for other biases, as in the published S4.
     decay_norm_and_bias = True
 
     def __init__(
@@ -69,7 +69,7 @@ class Encoder(nn.Module):
         Returns:
             (B, L, H), or (B, L + 1, H) with a class token.
         Raises:
-            UsageError: inputs of another shape or kind than the model was built for.
+            UsageError: inputs whose shape or kind differs from that the model was built for.
         """
         x = self._values(inputs)
         if self.class_token is not None:

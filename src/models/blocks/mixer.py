@@ -1,9 +1,9 @@
 """Channel mixing after the sequence layer: the nonlinearity of a block, in each published form.
 
-A mixer maps the layer's output y and the layer's input z, both (B, L, H), to what the block adds to its residual
-stream; one with `reads_raw` is given the block's own input instead of z, which differ by the norm of a prenorm block.
-Of a layer with c channels y is (B, L, c H), and the mixers that begin with a linear map of y (`JOINING`) make it one of
-c H to H. `dr` below is dropout tied over positions; the block applies one more to the result.
+A mixer maps the layer's output y and the layer's input z, both (B, L, H), to the update that the block adds to its
+residual stream. A mixer with `reads_raw` gets the block's input instead of z; in a prenorm block z is its norm. A layer
+with c channels has y of shape (B, L, c H), which needs a mixer whose linear map reads c H features (`JOINING`).
+`dr` below is dropout tied over positions; the block applies it once more to the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .dense import TiedDropout, dense
 
 
 class GLU(nn.Module):
-    """S4: a * sigmoid(b) with (a, b) = W dr(gelu(dropout(y))), W of c H to 2H; exact GELU, inner dropout not tied."""
+    """S4: a * sigmoid(b) with (a, b) = W dr(gelu(dropout(y))), W: c H to 2H; exact GELU, inner dropout not tied."""
 
     def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
         super().__init__()
@@ -57,7 +57,7 @@ class HalfGLU1(nn.Module):
 
 
 class HalfGLU2(nn.Module):
-    """S5's half_glu2: y * sigmoid(W2 dr(gelu(y))), the value path keeps the raw layer output; tanh GELU."""
+    """S5's half_glu2: y * sigmoid(W2 dr(gelu(y))), with the layer's raw output as the value; tanh GELU."""
 
     def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
         super().__init__()
@@ -79,13 +79,13 @@ class GELU(nn.Module):
 
 
 class SiLUGate(nn.Module):
-    """FRACTAL: (W_out y) * silu(W_gate z), the gate read from the layer's (normalised) input.
+    """FRACTAL: (W_out y) * silu(W_gate z); the gate reads the layer's (normalised) input.
 
     Both maps have biases, as every dense layer of S5 has; the paper prints neither.
     """
 
     silu = True
-    # Whether z is the block's input as it is, and not what its norm makes of it.
+    # Whether z is the block's input before its norm.
     reads_raw = False
 
     def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
@@ -98,25 +98,25 @@ class SiLUGate(nn.Module):
 
 
 class SigmoidGate(SiLUGate):
-    """The paper's sigma read as the logistic function: (W_out y) * sigmoid(W_gate z)."""
+    """FRACTAL with the paper's sigma read as the logistic function: (W_out y) * sigmoid(W_gate z)."""
 
     silu = False
 
 
 class RawSiLUGate(SiLUGate):
-    """The paper's z_in read as the block's input before its norm: (W_out y) * silu(W_gate x)."""
+    """FRACTAL with the paper's z_in read as the block's input before its norm: (W_out y) * silu(W_gate x)."""
 
     reads_raw = True
 
 
 class RawSigmoidGate(SigmoidGate):
-    """Both: (W_out y) * sigmoid(W_gate x)."""
+    """FRACTAL with both of these readings: (W_out y) * sigmoid(W_gate x)."""
 
     reads_raw = True
 
 
 class PassThrough(nn.Module):
-    """The layer's output as it is: attention mixes channels itself, and a feed-forward sub-block follows."""
+    """y unchanged: attention mixes channels itself, and a feed-forward sub-block follows."""
 
     def __init__(self, d_model: int, dropout: float, framework: str, d_input: int):
         super().__init__()
@@ -139,24 +139,24 @@ MIXERS = {
 }
 
 
-# Mixers whose linear maps read all that a layer puts out, however many channels.
+# Mixers whose linear map reads all outputs of a layer with several channels.
 JOINING = ("glu", "full_glu", "silu_gate", "sigmoid_gate", "raw_silu_gate", "raw_sigmoid_gate")
 
 
 def build_mixer(mixer: str, d_model: int, dropout: float, framework: str, d_input: int | None = None) -> nn.Module:
-    """The mixer called `mixer` for y of d_input features (None: H).
+    """Build the mixer named `mixer` for y of d_input features (None: H).
 
-    "mlp" passes y through: a feed-forward part follows.
+    "mlp" passes y through; the block adds a feed-forward sub-block.
 
     Raises:
-        UsageError: an unknown name, or one that cannot join the channels of a layer with d_input > d_model.
+        UsageError: an unknown name, or d_input != d_model for a mixer that cannot join channels.
     """
     if mixer not in MIXERS:
         raise unknown("mixer", mixer, MIXERS)
     d_input = d_model if d_input is None else d_input
     if d_input != d_model and mixer not in JOINING:
         raise UsageError(
-            f"The layer puts out {d_input} features for a width of {d_model}, several channels, and mixer='{mixer}' "
+            f"The layer has {d_input} output features for a width of {d_model} (several channels), and mixer='{mixer}' "
             f"has no linear map that joins them. Use mixer={', '.join(repr(name) for name in JOINING)}, or channels=1."
         )
     return MIXERS[mixer](d_model, dropout, framework, d_input)

@@ -1,4 +1,4 @@
-"""Normalisation of (B, L, H), with the choice of what padding does to batch statistics."""
+"""Normalisation of (B, L, H), with or without padding in the batch statistics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BatchNorm(nn.Module):
     1 - m here).
 
     Args:
-        masked: leave padding out of the statistics. Without it padded positions count like any other, as in the
+        masked: exclude padding from the statistics. Otherwise padded positions count like any other, as in the
             published S4 and S5, so that in training a sample's output depends on how far the batch is padded.
 
     The wrapped module is torch's own, so that its conversion to synchronised statistics (DDP) works.
@@ -32,7 +32,7 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, L, H), lengths (B,) or None for no padding, to (B, L, H)."""
-        # Batches without padding, as of images, take the way below: taking rows out costs more than the norm itself.
+        # Batches without padding (images) skip this branch: selecting rows costs more than the norm itself.
         if self.training and self.masked and lengths is not None and bool((lengths < x.shape[1]).any()):
             valid = valid_mask(lengths, x.shape[1])
             normed = self.statistics(x[valid])
@@ -41,7 +41,7 @@ class BatchNorm(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Normalisation of each position over its features; padding plays no part."""
+    """Normalisation of each position over its features; padding does not affect valid positions."""
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, L, H) to (B, L, H)."""
@@ -49,7 +49,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class ScalarLayerNorm(nn.Module):
-    """Layer norm with one scale and one shift for all features, as the published S4 has it in its transposed form.
+    """Layer norm with one scale and one shift for all features, as in the transposed layout of the published S4.
 
     y = weight (x - mean + bias) / std over the features of each position, with the biased deviation and no epsilon.
     """
@@ -62,12 +62,12 @@ class ScalarLayerNorm(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, L, H) to (B, L, H)."""
         std, mean = torch.std_mean(x, dim=-1, correction=0, keepdim=True)
-        # Equal features have no deviation; they are centred only.
+        # Clamped: if all features are equal the deviation is 0, and the quotient must stay finite.
         return self.weight * (x - mean + self.bias) / std.clamp_min(torch.finfo(x.dtype).tiny)
 
 
 def build_norm(norm: str, d_model: int, bn_momentum: float, framework: str) -> nn.Module:
-    """The norm called `norm`: one of `NORMS`; the eps of "layer" is 1e-5, or 1e-6 with flax's defaults."""
+    """Build the norm named `norm`, one of `NORMS`; the eps of "layer" is 1e-5, or 1e-6 with flax's defaults."""
     if norm not in NORMS:
         raise unknown("norm", norm, NORMS)
     if norm == "layer-scalar":

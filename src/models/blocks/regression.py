@@ -13,19 +13,20 @@ from ...errors import UsageError, unknown
 from .dense import dense
 
 OUTPUTS = ("point", "gaussian", "quantiles")
-# Smallest variance of a Gaussian output. Below it a constant target would send the likelihood to infinity.
+# Smallest variance of a Gaussian output. Without a bound, a constant target would send the likelihood to infinity.
 VARIANCE_FLOOR = 1e-6
 _MOST_LEVELS = 999
 
 
 class RegressionHead(nn.Module):
-    """r = W x + b, features (..., H) to predictions of d_target values.
+    """Predictions of d_target values from features (..., H), computed from r = W x + b.
 
     point: (..., d_target), r itself.
     gaussian: (..., d_target, 2), mean r_0 and variance softplus(r_1) + 1e-6 (standard deviation >= 0.001, so targets
-        that are known better than that need scaling up).
-    quantiles: (..., d_target, n_quantiles) in the order of the levels. The level nearest to 0.5 is r_c; each level
-        above it adds softplus(r_k) to the one before, each below it subtracts, so that they never cross.
+        with smaller errors must be scaled up).
+    quantiles: (..., d_target, n_quantiles) in the order of the levels. The level nearest to 0.5 is r_c. Each level
+        above it adds softplus(r_k) to the level before, each below it subtracts from the level after, so that the
+        quantiles never cross.
 
     Computed in the dtype of the weights, also under autocast: bfloat16 would round predictions to three digits.
 
@@ -33,10 +34,10 @@ class RegressionHead(nn.Module):
         d_model: H.
         d_target: values to predict.
         output: "point", "gaussian" or "quantiles".
-        quantiles: levels in (0, 1), rising, of output="quantiles".
-        framework: whose defaults the weights start from.
+        quantiles: rising levels in (0, 1), for output="quantiles".
+        framework: framework whose default initialisation is used.
     Raises:
-        UsageError: an output that does not exist, or quantiles that do not go with it.
+        UsageError: an unknown output, quantiles missing or out of range, or quantiles given for another output.
     """
 
     # As in the encoder.
@@ -67,7 +68,7 @@ class RegressionHead(nn.Module):
         return torch.cat([below, centre, above], dim=-1)
 
     def _linear(self, x: Tensor) -> Tensor:
-        # Asked first: a context that changes nothing would still be in the way of exporters.
+        # Checked first: exporters cannot handle the autocast context, even where it has no effect.
         if not torch.is_autocast_enabled(x.device.type):
             return self.linear(x)
         with torch.autocast(x.device.type, enabled=False):
@@ -75,7 +76,7 @@ class RegressionHead(nn.Module):
 
 
 def _levels(output: str, quantiles: Sequence[float] | None) -> tuple[float, ...]:
-    """The levels, checked; () for another output than quantiles."""
+    """Check and return the levels; () for outputs other than "quantiles"."""
     remedy = "Give rising levels between 0 and 1: quantiles=[0.1, 0.5, 0.9]."
     if output != "quantiles":
         if quantiles is not None:

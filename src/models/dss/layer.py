@@ -21,28 +21,28 @@ class DSS(SISOLayer):
     """DSS (softmax): y = K * u + D u with K_l = Re sum_n C_n / Lambda_n softmax_l(dt Lambda_n l), l = 0 .. S - 1.
 
     The softmax keeps the kernel bounded for eigenvalues of any sign, so Lambda is unconstrained; all features share
-    it. Each mode stands for itself: the real part is taken once.
+    it. No conjugate pairs are implied, so the real part is taken once.
 
-    The softmax runs over S = l_max positions. Without l_max it runs over the positions at hand, as in the paper; then
-    the same parameters give different functions at different lengths, and the layer can neither carry a state nor be
-    stepped. A sequence longer than l_max uses the same normalisation, continued. A growing mode (Re Lambda > 0, which
-    training may reach) has no state that could be carried on: a call that needs one raises.
+    The softmax runs over S = l_max positions. Without l_max it runs over the positions of the input, as in the paper;
+    then the same parameters give different functions at different lengths, and the layer can neither carry a state nor
+    be stepped. A sequence longer than l_max keeps the normalisation of l_max. A growing mode (Re Lambda > 0, possible
+    in training) has no usable state: a call that needs one raises.
 
     Args:
         d_model: H, features in and out.
-        d_state: N, complex modes; the eigenvalues start as those with positive imaginary part of the normal part of
+        d_state: N, complex modes; the initial eigenvalues are those with positive imaginary part of the normal part of
             LegS of order 2 N (real part -1/2).
-        bidirectional: add a kernel for the future, with a C of its own.
-        backward_lag: lag at which the kernel for the future starts: 1, as published, or 0, the present input too.
+        bidirectional: add a kernel over future inputs, with a C of its own.
+        backward_lag: smallest lag of that kernel: 1, as published, or 0, which includes the present input.
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
-        l_max: S. It is kept in the state dict as `softmax_length` (0 for None), and loading weights sets it.
+        l_max: S. It is saved in the state dict as `softmax_length` (0 for None), and loading weights sets it.
         backend: of `ops.vandermonde`.
     Parameters: Lambda_re, Lambda_im (N,), log_dt (H,), C (directions, H, N, 2), last axis (re, im), each part from
         N(0, 1), D (H,). Buffer: softmax_length ().
     Raises:
-        UsageError: impossible sizes or step range, unknown backend.
-    As published, 1 / x with x = Lambda (exp(z S) - 1) is computed as conj(x) / (|x|^2 + 1e-7). A mode whose |x| is not
-    far above 3e-4 (a slow one, at a short S dt) is damped by that, and its kernel is smaller than the softmax above.
+        UsageError: invalid sizes or step range, unknown backend.
+    As published, 1 / x with x = Lambda (exp(z S) - 1) is computed as conj(x) / (|x|^2 + 1e-7). If |x| is not far above
+    3e-4 (a slow mode at a short S dt), the kernel of the mode is smaller than the softmax above.
     Source: arXiv 2203.14343, proposition 1 (b), sections 3.2 and 4.
     """
 
@@ -86,7 +86,7 @@ class DSS(SISOLayer):
 
     @property
     def causal(self) -> bool:
-        """Whether the layer can carry a state: it needs a fixed softmax, and one direction."""
+        """Whether the layer can carry a state: it needs a fixed l_max and a single direction."""
         return not self.bidirectional and self.l_max is not None
 
     def _why_not_causal(self) -> str:

@@ -23,7 +23,7 @@ class SoftmaxSystem(System):
         z: (H, N) complex128, Lambda dt, of any sign.
         Lambda: (N,) complex128.
         C: (directions, H, N) complex, half of the layer's.
-        l_max: positions that the softmax runs over; None for the length of the kernel that is asked for.
+        l_max: number of positions of the softmax; None takes the length of the requested kernel.
         backend: of `ops.vandermonde`.
     """
 
@@ -38,7 +38,7 @@ class SoftmaxSystem(System):
         positions = length if self.l_max is None else self.l_max
         weight = self.C * dss_input(self.Lambda, self.z, positions)
         growing = self.z.real > 0
-        # The branch that is not taken must stay finite.
+        # The unselected branch must stay finite, or its gradient is nan.
         at_end = complex_exp(torch.where(growing, self.z, 0) * (length - positions))
         zero = torch.zeros_like(weight)
         both = torch.cat((torch.where(growing, zero, weight), torch.where(growing, weight * at_end, zero)))
@@ -55,11 +55,11 @@ class SoftmaxSystem(System):
         return self._carried.advance(x, steps)
 
     def final_state(self, u: Tensor) -> Tensor:
-        """The state that u leaves behind; of a growing mode it may be infinite, and cannot be used."""
+        """The state after u; for a growing mode it may be infinite, and it cannot be used."""
         return self._diagonal.final_state(u)
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """One position."""
+        """See `System`."""
         return self._carried.step(x, u)
 
     def native_step(self, D: Tensor) -> NativeStep:
@@ -71,7 +71,7 @@ class SoftmaxSystem(System):
         if self.l_max is None:
             raise UsageError("DSS without l_max has no fixed recurrence: build it with l_max to carry a state.")
         input_weight = dss_input(self.Lambda, self.z, self.l_max)
-        # The kernel of a growing mode is counted from the last position, its recurrence from the first.
+        # The kernel of a growing mode is normalised at the last position, its recurrence starts at the first.
         to_start = complex_exp(torch.where(self.z.real > 0, self.z, 0) * (1 - self.l_max))
         return DiagonalSystem(complex_exp(self.z), input_weight * to_start, self.C, self.backend)
 

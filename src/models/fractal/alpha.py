@@ -1,6 +1,6 @@
-"""Where the singularity indices alpha of a filter bank start: functions K -> K numbers in [0, 1).
+"""Starting values of the singularity indices alpha of a filter bank: functions K -> K numbers in [0, 1).
 
-A recipe of your own is a function of K and named options under @register_alpha; it may return any array of K numbers
+To add a recipe, register a function of K and named options with @register_alpha. It may return any array of K numbers
 in [0, 1), sorted or not, repeated or not. Block k of the layer gets alpha[k].
 """
 
@@ -20,7 +20,7 @@ Node = str | float | Mapping[str, Any] | Sequence[float]
 
 
 def initial_alphas(alpha: Node, K: int) -> np.ndarray:
-    """The K starting values that an `alpha` option stands for.
+    """Convert an `alpha` option to K starting values.
 
     Args:
         alpha: a registered name ("linspace"), a node with options ({"name": "linspace", "high": 0.8}), one number
@@ -52,7 +52,7 @@ def initial_alphas(alpha: Node, K: int) -> np.ndarray:
 
 
 def _as_numbers(values: Any, node: Mapping[str, Any]) -> np.ndarray:
-    """What a recipe returned as float64: an array, a tensor, a list or anything else that numpy reads as real."""
+    """Convert a recipe's result to float64: an array, a tensor, a list or anything else that numpy reads as real."""
     try:
         array = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
     except (TypeError, ValueError):
@@ -88,7 +88,7 @@ def _number(value: Any) -> float:
 
 @register_alpha("linspace")
 def linspace(K: int, low: float = 0.0, high: float = 0.9) -> np.ndarray:
-    """Equal distances from low to high, both included: the filter bank of the paper. K = 1 gives low."""
+    """K equally spaced values from low to high, both included: the filter bank of the paper. K = 1 gives low."""
     return np.linspace(_number(low), _number(high), K)
 
 
@@ -100,8 +100,10 @@ def constant(K: int, value: float = 0.5) -> np.ndarray:
 
 @register_alpha("geometric-damping")
 def geometric_damping(K: int, low: float = 0.0, high: float = 0.9) -> np.ndarray:
-    """1 - alpha in equal ratios from 1 - low to 1 - high: the damping (1 - alpha) / 2 of `fractional-normal` is then
-    spaced by factors, as time scales are. K = 1 gives low."""
+    """Values from low to high with 1 - alpha in geometric progression. K = 1 gives low.
+
+    The damping (1 - alpha) / 2 of `fractional-normal` is then spaced by factors, as time scales are.
+    """
     low, high = _number(low), _number(high)
     for name, value in (("low", low), ("high", high)):
         if not 0 <= value < 1:
@@ -119,7 +121,7 @@ def chebyshev(K: int, low: float = 0.0, high: float = 0.9) -> np.ndarray:
 
 @register_alpha("list")
 def listed(K: int, values: Sequence[float]) -> np.ndarray:
-    """Exactly these values, one a block."""
+    """The listed values, one a block."""
     return np.array([_number(value) for value in values])
 
 

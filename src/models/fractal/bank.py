@@ -17,10 +17,10 @@ MeasureNode = str | Mapping[str, Any]
 
 
 def parse_measures(measure: MeasureNode | Sequence[MeasureNode], imag: str, n_alphas: int) -> tuple[Measure, ...]:
-    """The measure of each of the K blocks, from one for all or a list (a mixed bank), repeated to K.
+    """The measures of the K blocks, from one measure for all blocks or a list (a mixed bank) that is repeated to K.
 
     Raises:
-        UsageError: a list whose length does not divide K, or see `parse_measure`.
+        UsageError: the length of the list does not divide K, or see `parse_measure`.
     """
     if isinstance(measure, str) or not isinstance(measure, Sequence):
         return (parse_measure(measure, imag),) * n_alphas
@@ -28,7 +28,7 @@ def parse_measures(measure: MeasureNode | Sequence[MeasureNode], imag: str, n_al
 
 
 def starting_alphas(measure: Measure, order: int, n_alphas: int, alpha: Node | None) -> np.ndarray | None:
-    """The K alphas that a layer's `alpha` option stands for.
+    """Convert a layer's `alpha` option to K alphas.
 
     Args:
         measure: the layer's measure.
@@ -38,7 +38,7 @@ def starting_alphas(measure: Measure, order: int, n_alphas: int, alpha: Node | N
     Returns:
         (K,) float64 in [0, 1), or None for a measure without alpha.
     Raises:
-        UsageError: an alpha for a measure that has none, or one that `initial_alphas` refuses.
+        UsageError: an alpha given for a measure that has none, or an error of `initial_alphas`.
     """
     if not measure.takes_alpha:
         if alpha is not None:
@@ -54,8 +54,8 @@ def alphas_of_blocks(
 ) -> tuple[float | None, ...]:
     """The alpha of each block of a bank, None for a block whose measure has none.
 
-    With several measures, None gives each its own default bank over its blocks; anything else is spread over all blocks
-    that have an alpha, in their order.
+    If `alpha` is None, each measure has its own default bank over its blocks. Otherwise the option gives the alphas of
+    all blocks whose measure has one, in their order.
 
     Raises:
         UsageError: see `starting_alphas`.
@@ -63,7 +63,7 @@ def alphas_of_blocks(
     if alpha is None:
         groups = [[k for k, other in enumerate(measures) if other == measure] for measure in _distinct(measures)]
     else:
-        # Where no block has an alpha, the first one is asked, and refuses.
+        # If no block has an alpha, `starting_alphas` raises the error for the first one.
         groups = [[k for k, measure in enumerate(measures) if measure.takes_alpha] or [0]]
     found: list[float | None] = [None] * len(measures)
     for group in groups:
@@ -74,7 +74,7 @@ def alphas_of_blocks(
 
 
 def _distinct(measures: Sequence[Measure]) -> list[Measure]:
-    # A measure's options make it no key of a dictionary.
+    # Not a set: a measure holds a mapping of options and cannot be hashed.
     return [measure for k, measure in enumerate(measures) if measure not in measures[:k]]
 
 
@@ -85,7 +85,7 @@ def build_bank(
     real: Real | Sequence[Real] = "own",
     B_scale: str = "rms",
 ) -> list[Block]:
-    """The K blocks of a layer, each of its own measure, order and alpha; blocks that are alike are made once.
+    """The K blocks of a layer, each of its own measure, order and alpha; equal blocks are computed once.
 
     Raises:
         UsageError: see `Measure.block` and `decay_rates`.

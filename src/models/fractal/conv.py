@@ -22,22 +22,22 @@ from .init import Block, parse_measure
 class FractalConv(DiagonalSISO):
     """The filter bank of FRACTAL in S4D's form; the equations are in `DiagonalSISO`.
 
-    Feature h belongs to group h mod K and has a system of order `d_state` started from the measure with alpha_(h mod
-    K). Where Fractal splits one state into K blocks that all features share, here every feature has one whole block
-    to itself: the same kernels, without mixing of features inside the SSM.
+    Feature h belongs to group h mod K. Its system of order `d_state` starts from the measure with alpha_(h mod K).
+    Fractal splits one state into K blocks that all features share; here every feature has one whole block to itself.
+    The kernels are the same, but features do not mix inside the SSM.
 
     Args:
         d_model: H, features in and out, a multiple of n_alphas.
         d_state: N, real order of each feature's system; N / 2 complex modes are stored (some more where a measure has
             real eigenvalues of its own).
         n_alphas: K, number of groups.
-        alpha, measure, imag: where the modes start; as for `Fractal`, with one block per group.
+        alpha, measure, imag: initialisation of the modes, as for `Fractal`, with one block per group.
         B_init: "analytic": B starts as the measure's B_tilde, of unit root-mean-square. "ones": B = 1, as in S4D.
         discretization: "zoh" or "bilinear".
         dt: "range" or "calibrated", as for `Fractal`.
         dt_min, dt_max: range of the initial steps, log-uniform, one a feature.
-        bidirectional: add a kernel for the future, with a C of its own.
-        backward_lag: lag at which the kernel for the future starts: 1, as published, or 0, the present input too.
+        bidirectional: add a kernel over future inputs, with a C of its own.
+        backward_lag: smallest lag of that kernel: 1, as published, or 0, which includes the present input.
     Parameters: inv_dt (H,) = log dt, A_real and A_imag (K, P), B (K, P, 2), C (directions, H, P, 2), D (H,).
     Raises:
         UsageError: any option that does not fit, when building.
@@ -66,7 +66,7 @@ class FractalConv(DiagonalSISO):
         check_flags("FractalConv", bidirectional=bidirectional)
         if d_model % n_alphas:
             raise UsageError(
-                f"FractalConv gives each alpha as many features: n_alphas={n_alphas} does not divide d_model={d_model}."
+                f"FractalConv needs equal groups of features: n_alphas={n_alphas} does not divide d_model={d_model}."
             )
         check_choice("B_init", B_init, ("analytic", "ones"))
         check_choice("discretization", discretization, ("zoh", "bilinear"))
@@ -95,7 +95,7 @@ class FractalConv(DiagonalSISO):
             backward_lag=backward_lag,
         )
         self.measure = parsed
-        # Where the modes of this build started; weights that are loaded may have started from others.
+        # Starting values of this build; loaded weights may have started from others.
         self.alphas: tuple[float, ...] = tuple(value for value in alphas if value is not None)
 
     def extra_repr(self) -> str:
@@ -107,9 +107,9 @@ class FractalConv(DiagonalSISO):
 
 
 def _rows(bank: list[Block]) -> tuple[np.ndarray, np.ndarray]:
-    """Lambda and B (K, P) of the blocks; one with fewer modes (more of its eigenvalues in pairs) repeats its last.
+    """Lambda and B (K, P) of the blocks; a block with fewer modes (more eigenvalues in pairs) repeats its last mode.
 
-    The repeated mode shares its B with the original, so the block's response to a common C is unchanged.
+    The copies of that mode divide its B among them, so the block's response to a common C is unchanged.
     """
     size = max(len(block.Lambda) for block in bank)
     Lambda, B = np.empty((2, len(bank), size), dtype=np.complex128)

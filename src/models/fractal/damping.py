@@ -11,20 +11,19 @@ from torch import Tensor
 from ...errors import UsageError
 from .init import Measure
 
-# alpha may come close to both ends; -Re Lambda then runs from 0.005 to 1/2, the damping of S5's start.
+# Bounds of alpha: -Re Lambda lies between 0.005 and 1/2, the damping that S5 starts with.
 LOW, HIGH = 0.0, 0.99
-# A start at a bound would have no gradient; it is moved this share of the interval inside.
+# A start at a bound would have no gradient, so it is moved inside by this share of the interval.
 _MARGIN = 0.01
 
 
 class ModeDamping:
-    """alpha of every mode as a function of a trainable number, and the real part that it stands for.
+    """alpha and the real part of every mode as functions of one trainable number a mode.
 
         alpha_p = 0.99 sigmoid(alpha_logit_p),    Re Lambda_p = -(1 - alpha_p) / 2
 
-    The frequencies start as those of the block's alpha and are trained freely (`Lambda_im`), and so is B: with one
-    alpha a mode there is no operator left whose eigenvectors could move. No mode can come to be damped by more than
-    1/2 or by less than 1/200.
+    The frequencies (`Lambda_im`) and B start from the block's alpha and are trained freely: with one alpha a mode there
+    is no operator whose eigenvectors could follow. The damping of every mode stays between 1/200 and 1/2.
 
     Raises:
         UsageError: a measure other than `fractional-normal` with its own frequencies.
@@ -40,13 +39,15 @@ class ModeDamping:
             )
 
     def logit(self, Lambda: np.ndarray) -> Tensor:
-        """(P,) float64, the parameter for the real parts of these modes; one next to a bound is moved inside by 0.0099.
+        """(P,) float64, the parameter that gives the real parts of these modes.
+
+        An alpha within 0.0099 of a bound starts at that distance from it.
 
         Raises:
             UsageError: a real part that no alpha in the interval has.
         """
         alpha = 1.0 + 2.0 * Lambda.real
-        # By more than rounding.
+        # The tolerance allows for rounding.
         outside = alpha[(alpha < LOW - 1e-9) | (alpha > HIGH + 1e-9)]
         if len(outside):
             raise UsageError(
@@ -58,9 +59,9 @@ class ModeDamping:
         return torch.from_numpy(np.log((alpha - LOW) / (HIGH - alpha)))
 
     def alpha(self, logit: Tensor) -> Tensor:
-        """(P,) the alphas of a parameter."""
+        """(P,) alphas for the values of the parameter."""
         return LOW + (HIGH - LOW) * torch.sigmoid(logit)
 
     def real_parts(self, logit: Tensor) -> Tensor:
-        """(P,) Re Lambda."""
+        """(P,) Re Lambda for the values of the parameter."""
         return -0.5 * (1.0 - self.alpha(logit))

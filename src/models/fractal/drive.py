@@ -1,20 +1,25 @@
-"""How strongly each mode is driven at the start: the scale of B_tilde = V^-1 B, and the rows of B over the features.
+"""Initial B: the scale of B_tilde = V^-1 B, which sets how strongly each mode is driven, and the rows of B.
 
 The paper prints B_tilde for one input and says neither how the columns of V are scaled nor how B reads H inputs.
 
-    B_scale     columns of V                                     the weights of a block afterwards
+    B_scale     columns of V                                     weights of a block
     rms         unit diagonal where V is known in closed form    scaled to unit root-mean-square
                 (`fractional`, `legs`), else unit 2-norm
     columns     unit 2-norm                                      scaled to unit root-mean-square
+<<<<<<< HEAD
     diagonal    unit diagonal (closed forms only)                as they are: 1 to 1.3e4 in a block of 8, alpha = 0
     none        unit 2-norm, as an eigenvalue routine has them   as they are: 8 to 6.5e4 in a block of 8, alpha = 0
+=======
+    diagonal    unit diagonal (closed forms only)                not scaled: 1 to 1.3e4 in a block of 8, alpha = 0
+    none        unit 2-norm, as eigenvalue routines return them  not scaled: 0.2 to 1e5 in a block of 8, alpha = 0
+>>>>>>> prose-a
     mode        any                                              each of modulus 1: all modes driven alike
 
     B_init      rows of B (P, H)
     analytic    B_tilde_p w_p, with w_p a random real row for each mode
     shared      B_tilde_p w_k, one random real row for each block: every mode of a block reads the same mixture
-    random      complex Gaussian rows, nothing of B_tilde: the paper's ablation
-The third reading of B, a copy of the modes for each feature, is the layer `fractal-conv`.
+    random      complex Gaussian rows, independent of B_tilde: the paper's ablation
+A third reading, a copy of the modes for each feature, is the layer `fractal-conv`.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from torch import Tensor
 from ...errors import UsageError
 from ..ssm_init import complex_normal, lecun_normal, unit_rms
 
-# What float32 holds with room for products.
+# Within the range of float32, with room for products.
 _LARGEST = 1e30
 
 
@@ -41,7 +46,7 @@ def _same(weights: np.ndarray) -> np.ndarray:
     return weights
 
 
-# name -> (columns of V, what is done to the weights of a block)
+# name -> (columns of V, function applied to the weights of a block)
 _SCALES: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "rms": ("default", unit_rms),
     "columns": ("norm", unit_rms),
@@ -59,7 +64,7 @@ def columns_of(B_scale: str) -> str:
 
 
 def scaled(weights: np.ndarray, B_scale: str, label: str) -> np.ndarray:
-    """The weights (p,) of one block, given up to a common factor where B_scale makes it irrelevant.
+    """Scale the weights (p,) of one block by B_scale. A common factor matters only if `is_relative` is false.
 
     Raises:
         UsageError: weights that float32 cannot hold.
@@ -75,7 +80,7 @@ def scaled(weights: np.ndarray, B_scale: str, label: str) -> np.ndarray:
 
 
 def is_relative(B_scale: str) -> bool:
-    """Whether a common factor of a block's weights makes no difference."""
+    """Whether B_scale cancels a common factor of a block's weights."""
     return _SCALES[B_scale][1] is not _same
 
 
@@ -86,7 +91,7 @@ def input_matrix(B_init: str, weights: Sequence[np.ndarray], d_input: int, weigh
         B_init: see the table; rows have variance 1 / d_input.
         weights: B_tilde (p_k,) of each block.
         d_input: features that a mode reads.
-        weighted: False leaves the rows without B_tilde, for a layer that multiplies it in at every use.
+        weighted: False omits the factor B_tilde, for a layer that multiplies by it at every use.
     """
     counts = [len(block) for block in weights]
     B_tilde = torch.from_numpy(np.concatenate(weights))

@@ -1,4 +1,4 @@
-"""From a measure to the diagonal modes of a block: eigenvalues, frequencies and the analytic B_tilde."""
+"""Diagonal modes of a block for a given measure: eigenvalues, frequencies and the analytic B_tilde."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...registry import measures
 from ..options import check_choice
 from .drive import columns_of, is_relative, scaled
 
-# Frequencies put beside a real spectrum, as in S4D; each mode then stands for a conjugate pair.
+# Frequencies added to a real spectrum, as in S4D; each mode then stands for a conjugate pair.
 ADDED = ("none", "lin", "inv", "inv2", "quad", "legs")
-# Frequencies that the operator has itself: of A, or of A without its low-rank part.
+# Frequencies of the operator: of A, or of A without its low-rank part.
 OWN = ("own", "normal")
 
 # The paper adds S4D-Lin frequencies. LegS and LagT have no eigenvectors that float64 can hold, so they start from the
 # normal part, as S4D-LegS and S5 do. Every other measure keeps its own spectrum.
 _AUTO = {"fractional": "lin", "legs": "normal", "lagt": "normal"}
 
-# Lowest alpha of the default bank where alpha = 0 itself cannot be diagonalised; cond(V) stays below 1e4 from here on.
+# Lowest alpha of the default bank if alpha = 0 cannot be diagonalised; cond(V) is below 1e4 from here on.
 _LOWEST_DIAGONALISABLE = 0.05
 
 
@@ -32,9 +32,9 @@ class Block:
     """The modes of one block of the bank.
 
     Attributes:
-        alpha: singularity index, None for a measure that has none.
+        alpha: singularity index, None for a measure without alpha.
         Lambda: (p,) complex128, Re < 0, one of each conjugate pair.
-        B_tilde: (p,) complex128, scaled as the option B_scale says; by default of unit root-mean-square.
+        B_tilde: (p,) complex128, scaled by the option B_scale; by default of unit root-mean-square.
     """
 
     alpha: float | None
@@ -43,12 +43,12 @@ class Block:
 
     @property
     def time_scale(self) -> float:
-        """Mean lag remembered, in units of time; see `hippo.time_scale`."""
+        """Mean lag of the memory, in units of time; see `hippo.time_scale`."""
         paired = self.Lambda[self.Lambda.imag != 0].conj()
         return hippo.time_scale(np.concatenate([self.Lambda, paired]))
 
     def with_conjugates(self) -> Block:
-        """Both modes of every conjugate pair. A real mode stands alone, and no longer counts half."""
+        """The block with both modes of every conjugate pair; a real mode has no partner, so its weight doubles."""
         paired = self.Lambda.imag != 0
         B_tilde = np.where(paired, self.B_tilde, 2.0 * self.B_tilde)
         return Block(
@@ -65,7 +65,7 @@ class Measure:
     Attributes:
         name: registered measure.
         options: its options, alpha apart.
-        imag: where the frequencies come from, "auto" resolved.
+        imag: source of the frequencies, with "auto" resolved.
     """
 
     name: str
@@ -83,10 +83,10 @@ class Measure:
         return self.takes_alpha and self.imag in OWN and self.name != "fractional"
 
     def block_order(self, d_state: int, n_blocks: int, conj_sym: bool = True) -> int:
-        """Order of one block's operator: d_state / K, or half of it where every real mode is made a pair.
+        """Order of one block's operator: d_state / K, or half of it if frequencies make every real mode a pair.
 
         Raises:
-            UsageError: d_state cannot be split so.
+            UsageError: d_state is not a multiple of K, or of 2 K.
         """
         parts = 2 * n_blocks if self.imag in ADDED and conj_sym else n_blocks
         if d_state % parts:
@@ -98,28 +98,28 @@ class Measure:
         return d_state // parts
 
     def lowest_default_alpha(self, order: int) -> float:
-        """Where the default bank of alphas begins: 0, or 0.05 where alpha = 0 has no usable eigenvectors."""
+        """Lowest alpha of the default bank: 0, or 0.05 if the operator at alpha = 0 has no usable eigenvectors."""
         at_zero = hippo.operator(self.name, order, alpha=0.0, **self.options)
         return _LOWEST_DIAGONALISABLE if self.imag != "normal" and at_zero.no_direct else 0.0
 
     def block(self, order: int, alpha: float | None, B_scale: str = "rms") -> Block:
         """The modes of one block; see `Block`.
 
-        B_tilde = V^-1 B, with the columns of V and the whole scaled as `drive` says. By default the columns have unit
+        B_tilde = V^-1 B; `drive` lists the scales of the columns of V and of B_tilde. By default the columns have unit
         diagonal where V is known in closed form (`fractional`, `legs`), which keeps B_tilde smallest, else unit norm;
-        C absorbs the scale. A real eigenvalue of a spectrum that is otherwise complex stands for itself alone and
-        counts half.
+        C absorbs the scale. A real eigenvalue of an otherwise complex spectrum has no conjugate partner, so its weight
+        is halved.
 
         Raises:
-            UsageError: the operator cannot be diagonalised so, or has frequencies of its own where some are added; a
-                B_scale that this block has no columns, or no finite numbers, for.
+            UsageError: the operator cannot be diagonalised this way; it has frequencies of its own but `imag` adds
+                some; B_scale needs columns that this block does not have, or gives weights beyond float32.
         """
         options = dict(self.options) if alpha is None else {**self.options, "alpha": alpha}
         operator = hippo.operator(self.name, order, **options)
         columns = columns_of(B_scale)
         if self.imag in ADDED:
             rates, log_B = _real_spectrum(operator, self.imag, columns)
-            # In logarithms: a common factor may be beyond every float.
+            # In logarithms, because a common factor may overflow.
             B_tilde = np.exp(log_B - log_B.max() if is_relative(B_scale) else log_B).astype(complex)
             Lambda = -rates + 1j * hippo.imaginary_parts(self.imag, order)
             return Block(alpha, Lambda, scaled(B_tilde, B_scale, operator.label))
@@ -155,10 +155,10 @@ def parse_measure(measure: str | Mapping[str, Any], imag: str) -> Measure:
 
 
 def _no_diagonal(operator: hippo.Operator) -> UsageError:
-    """The error for columns of unit diagonal where V is not triangular."""
+    """The error for B_scale='diagonal' with eigenvectors that are not computed in triangular form."""
     return UsageError(
-        f"B_scale='diagonal' is for the triangular eigenvectors of fractional and legs, and those of {operator.label} "
-        f"are not taken so. Use B_scale='none' for unit columns, or 'rms'."
+        f"B_scale='diagonal' needs the triangular eigenvectors of fractional and legs; those of {operator.label} are "
+        f"not triangular here. Use B_scale='none' for unit columns, or 'rms'."
     )
 
 

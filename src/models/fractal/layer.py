@@ -38,7 +38,7 @@ from .scaled_time import ScaledState, discretize_scaled, durations
 from .steps import check_dt_per, spread_steps, starting_steps
 
 _DT_MIN, _DT_MAX = 0.001, 0.1
-# How long the input of a native step of the 1 / t system lasts as a rule.
+# Default duration of the input of a native step of the 1 / t system.
 _ONE_SAMPLE = torch.ones(1, dtype=torch.float64, device="cpu")
 _ROLES = ("A", "B", "C", "D", "dt")
 
@@ -48,10 +48,10 @@ class Fractal(DiagonalSSM):
     """FRACTAL: x' = Lambda x + B_tilde u, y = 2 Re(C_tilde x) + D u, started from K power-law memories.
 
     The state is split into K blocks. Block k starts from the HiPPO operator of the measure
-    (1 - alpha_k) t^(alpha_k - 1) (t - x)^(-alpha_k): alpha = 0 remembers the whole past alike (LegS), alpha towards 1
+    (1 - alpha_k) t^(alpha_k - 1) (t - x)^(-alpha_k): alpha = 0 weights the whole past equally (LegS), alpha towards 1
     stresses the present. With the defaults this is the paper's layer: eigenvalues -1 .. -R with S4D-Lin frequencies,
-    alphas equally spaced in [0, 0.9], analytic B_tilde, zero-order hold. Everything is trained from there on.
-    The options from `real` on are what the paper leaves open; their defaults are the project's reading of it.
+    alphas equally spaced in [0, 0.9], analytic B_tilde, zero-order hold. All of these values are then trained.
+    The options from `real` on cover choices that the paper leaves open; their defaults are the project's reading of it.
 
     Args:
         d_model: H, features in and out.
@@ -59,49 +59,51 @@ class Fractal(DiagonalSSM):
             a measure has real eigenvalues of its own). A multiple of 2 n_alphas (of n_alphas where imag is own).
         n_alphas: K, number of blocks. More blocks are shorter ones: with the default 64 / 4 each has 8 modes. Block
             order matters as much as alpha; small blocks keep B_tilde well scaled.
-        alpha: where the alphas start: a registered name, a node, one number, or a list of K numbers, all in [0, 1).
-            None is linspace from 0 to 0.9 (from 0.05 for a measure that cannot be diagonalised at 0). A measure
-            without alpha takes None only.
+        alpha: starting alphas: a registered name, a node, one number, or a list of K numbers, all in [0, 1). None is
+            linspace from 0 to 0.9 (from 0.05 for a measure that cannot be diagonalised at 0). A measure without alpha
+            takes None only.
         measure: a registered measure, or a node with its options: "fractional" (the paper), "fractional-tau" (exact),
             "fractional-galerkin", "fractional-normal" (alpha sets the damping), "legs", "legt", "lagt", "fourier",
-            "random", or one of your own. A list of these is a mixed bank, repeated over the blocks; alpha then counts
-            the blocks whose measure has one.
-        imag: frequencies. "lin", "inv", "inv2", "quad", "legs" or "none" put S4D's beside a real spectrum; "own" keeps
-            the operator's, "normal" those of its normal part. "auto": lin for fractional, normal for legs and lagt,
-            else own.
+            "random", or one of your own. A list of these is a mixed bank, repeated over the blocks; a list of alphas
+            then has one entry for each block whose measure takes an alpha.
+        imag: frequencies. "lin", "inv", "inv2", "quad", "legs" or "none" add S4D's to a real spectrum; "own" keeps
+            the operator's; "normal" takes those of its normal part. "auto": lin for fractional, normal for legs and
+            lagt, else own.
         B_init: rows of B. "analytic": row p is B_tilde_p w_p with w_p a random real row of variance 1 / H, so every
-            mode reads its own mixture of the H inputs with the weight that theory gives it: little for slow modes (in
-            a block of 8 the slowest starts with 1 / 13,000 of the fastest's). "shared": one w for all modes of a
-            block. "random": complex Gaussian rows of the same mean square, the paper's ablation.
+            mode reads its own mixture of the H inputs with its weight in the theory: small for slow modes (in a block
+            of 8 the slowest mode starts with 1 / 13,000 of the fastest mode's weight). "shared": one w for all modes
+            of a block. "random": complex Gaussian rows of the same mean square, the paper's ablation.
         C_init: "trunc_standard_normal", "lecun_normal" or "complex_normal", as in S5, drawn in the eigenbasis.
         discretization: "zoh" or "bilinear".
-        dt: "range": steps log-uniform in [dt_min, dt_max]. "calibrated": the same times the block's own time scale, so
-            that every measure's mean memory runs from 1 / dt_max to 1 / dt_min positions.
+        dt: "range": steps log-uniform in [dt_min, dt_max]. "calibrated": these steps multiplied by the block's time
+            scale, so that every measure's mean memory runs from 1 / dt_max to 1 / dt_min positions.
         dt_min, dt_max: see dt; in units of one sample.
         bidirectional: add a second scan over the reversed sequence with its own C.
-        learn_alpha: True trains one alpha a block, and lets B_tilde (and for the tau, galerkin and normal measures
-            Lambda) follow it; see `AlphaFamily`, also for the interval that a start must lie in. B then holds the rows
-            w_p. "mode" trains one alpha a mode as the damping of fractional-normal; see `ModeDamping`.
+        learn_alpha: True trains one alpha a block, which determines B_tilde (and for the tau, galerkin and normal
+            measures Lambda); see `AlphaFamily`, also for the interval of starting values. B then holds the rows w_p.
+            "mode" trains one alpha a mode as the damping of fractional-normal; see `ModeDamping`.
         time: "lti": the 1 / t of the HiPPO system is replaced by a learned step, as in the paper. "ltv": the 1 / t
-            system itself, whose memory stretches with the time since the start: u(c t) gives at c t the state that
-            u(t) gives at t. No step is learned; dt_scale says how long each input lasts. Causal only.
-        checkpoint: recompute the states in the backward instead of keeping them: less memory, more time.
+            system itself, whose memory grows with the time since the start: an input stretched in time by c gives at
+            c t the state that the original gives at t. No step is learned; dt_scale is the duration of each input.
+            Causal only.
+        checkpoint: recompute the states in the backward pass instead of keeping them: less memory, more time.
         real: decay rates -Re Lambda; "own" keeps the measure's. A number, a name or node of `real_parts`, or a list of
-            these that is repeated over the blocks, replaces them beside the measure's frequencies.
+            these that is repeated over the blocks, replaces the rates and keeps the measure's frequencies.
         B_scale: how B_tilde is scaled: "rms" (each block to unit root-mean-square), "columns", "diagonal", "none", or
             "mode" (every mode alike); the table is in `drive`.
         D_init: "normal" (trained from N(0, 1)), "zero" (trained from 0, which the paper calls typical) or "fixed"
             (always 0, no parameter).
         dt_per: one step a "mode", a "block" or for all ("scalar"); see `steps`.
-        conj_sym: each stored mode stands for itself and its conjugate. False stores all d_state modes, so that a block
-            of added frequencies has the order d_state / K instead of half of it, and y = Re(C_tilde x) + D u.
-        bank: "state": every block reads and feeds all features. "features": block k reads and feeds the features h
-            with h mod K = k only; n_alphas divides d_model.
+        conj_sym: True: each stored mode stands for itself and its conjugate. False: all d_state modes are stored, a
+            block with added frequencies has the order d_state / K instead of half of it, and y = Re(C_tilde x) + D u.
+        bank: "state": every block reads and feeds all features. "features": block k reads and feeds only the features
+            h with h mod K = k; n_alphas must divide d_model.
         frozen: a role, or a list of roles, that is not trained: "A" (Lambda, alpha), "B", "C", "D", "dt".
     Parameters: Lambda_re, Lambda_im, log_dt (P,); B (P, H, 2); C and, if bidirectional, C_backward (H, P, 2), last axis
-        (re, im); D (H,). log_dt only with time="lti", and (K,) or (1,) by dt_per; alpha_logit (K,) only with
-        learn_alpha, which has no Lambda_re and Lambda_im where Lambda follows alpha, or (P,) in place of Lambda_re
-        with "mode". With bank="features" B is (P, H / K, 2) and C (H / K, P, 2); D_init="fixed" makes D a buffer.
+        (re, im); D (H,). log_dt exists only with time="lti"; dt_per="block" makes it (K,), "scalar" (1,).
+        learn_alpha=True adds alpha_logit (K,), and has no Lambda_re and Lambda_im if Lambda depends on alpha; "mode"
+        has alpha_logit (P,) in place of Lambda_re. With bank="features" B is (P, H / K, 2) and C (H / K, P, 2);
+        D_init="fixed" makes D a buffer.
     Re Lambda is clipped at -1e-4 on every use, so training cannot make a mode grow.
     Raises:
         UsageError: any option that does not fit, when building.
@@ -163,7 +165,7 @@ class Fractal(DiagonalSSM):
         check_choice("time", time, ("lti", "ltv"))
         check_dt_per(dt_per, dt)
         if B_init == "random" and B_scale != "rms":
-            raise UsageError(f"B_init='random' takes nothing of B_tilde, so B_scale='{B_scale}' would change nothing.")
+            raise UsageError(f"B_init='random' does not use B_tilde, so B_scale='{B_scale}' would change nothing.")
         if time == "ltv":
             _check_ltv(bidirectional, discretization, dt, dt_min, dt_max, dt_per)
         measures = parse_measures(measure, imag, n_alphas)
@@ -185,7 +187,7 @@ class Fractal(DiagonalSSM):
         width, size = (d_model, d_state) if groups is None else (groups.size, d_state // n_alphas)
         C = [output_matrix(C_init, width, sum(counts), size) for _ in range(2 if bidirectional else 1)]
         B = input_matrix(B_init, [block.B_tilde for block in blocks], width, weighted=family is None)
-        # Drawn in any case, so that a seed gives the same steps.
+        # Always drawn, so that the steps drawn later depend only on the seed.
         D = feedthrough(d_model)
         super().__init__(
             B=B,
@@ -230,15 +232,15 @@ class Fractal(DiagonalSSM):
 
     @property
     def measure(self) -> Measure:
-        """The measure of the first block; of all of them unless the bank is mixed (`measures`)."""
+        """The measure of the first block, and of all blocks unless the bank is mixed (`measures`)."""
         return self.measures[0]
 
     @property
     def alphas(self) -> tuple[float, ...]:
-        """The alphas of the blocks that have one: K of them, or fewer; with learn_alpha="mode" one a mode.
+        """The alphas of the blocks whose measure has one, at most K; with learn_alpha="mode" one a mode.
 
-        With learn_alpha the current ones. Otherwise those that this layer was built from: its modes have been trained
-        away from them since, and weights that were loaded may have started from others.
+        With learn_alpha these are the current values. Otherwise they are the starting values of this build: training
+        moves the modes away from them, and loaded weights may have started from others.
         """
         if self._family is not None:
             return tuple(self._family.alpha(self.alpha_logit).tolist())
@@ -248,7 +250,7 @@ class Fractal(DiagonalSSM):
 
     @property
     def Lambda(self) -> Tensor:
-        """(P,) complex eigenvalues as used, clipped."""
+        """(P,) complex eigenvalues, clipped as in the forward pass."""
         return self._modes()[0]
 
     @property
@@ -270,7 +272,7 @@ class Fractal(DiagonalSSM):
     def _free_Lambda(self) -> Tensor:
         if self._damping is not None:
             return torch.complex(self._damping.real_parts(self.alpha_logit), self.Lambda_im)
-        # No mode may grow, as with S5's clip_eigs.
+        # Clipped so that no mode grows, as with S5's clip_eigs.
         return torch.complex(self.Lambda_re.clamp(max=-SLOWEST), self.Lambda_im)
 
     def _output(self, C: Tensor) -> Tensor:
@@ -288,7 +290,7 @@ class Fractal(DiagonalSSM):
         dt_scale: float | Tensor = 1.0,
         return_state: bool = True,
     ) -> tuple[Tensor, Tensor | ScaledState | None]:
-        """The layer over a sequence; see `SequenceLayer.forward`. The state is x: (B, P), or a ScaledState for ltv."""
+        """Run the layer over a sequence; see `SequenceLayer.forward`. The state is x (B, P), for ltv a ScaledState."""
         if self.time == "lti":
             return super().forward(u, state, lengths, dt_scale, return_state)
         self._check_input(u, state, lengths, return_state)
@@ -314,12 +316,12 @@ class Fractal(DiagonalSSM):
         dt_scale: float | Tensor = 1.0,
         return_state: bool = True,
     ) -> tuple[Tensor, Any]:
-        """See `SequenceLayer.forward_packed`; for ltv, whose gates follow each sequence's own time, by padding."""
+        """See `SequenceLayer.forward_packed`. ltv pads, as its gates depend on the time within each sequence."""
         way = super() if self.time == "lti" else super(DiagonalSSM, self)
         return way.forward_packed(u, cu_seqlens, state, dt_scale, return_state)
 
     def _build_step(self, scale: Scale) -> StepMatrices:
-        # The 1 / t system has another step at every position; what stays is Lambda and B_tilde themselves.
+        # The step of the 1 / t system changes with position; only Lambda and B_tilde can be kept.
         return super()._build_step(scale) if self.time == "lti" else self._products(*self._modes())
 
     def _advance(self, parts: StepMatrices, u: Tensor, state: Any, scale: Scale) -> tuple[Tensor, Any]:
@@ -331,7 +333,7 @@ class Fractal(DiagonalSSM):
         return y, ScaledState.shared(x, elapsed + lasting)
 
     def _lasting(self, scale: Scale) -> Tensor:
-        """(B,) or (1,) float64, how long the input of a step lasts in samples."""
+        """(B,) or (1,) float64, the duration of a step's input in samples."""
         return self._rows(1.0 if scale is None else scale).double()
 
     def _native_batch(self, scale: Scale) -> int:
@@ -350,7 +352,7 @@ class Fractal(DiagonalSSM):
         return y, ScaledState.shared(x, elapsed)
 
     def initial_state(self, batch_size: int) -> Tensor | ScaledState:
-        """The state of rest, at time 0."""
+        """The zero state, at time 0."""
         x = super().initial_state(batch_size)
         return x if self.time == "lti" else ScaledState.shared(x, x.real.new_zeros(1, dtype=torch.float64))
 
@@ -381,10 +383,10 @@ class Fractal(DiagonalSSM):
 
 
 def _check_ltv(bidirectional: bool, discretization: str, dt: str, dt_min: float, dt_max: float, dt_per: str) -> None:
-    """Refuse what the 1 / t system cannot use."""
+    """Raise an error for options that the 1 / t system cannot use."""
     if bidirectional:
         raise UsageError(
-            "Fractal with time='ltv' counts time from the start of the sequence and cannot run backward. "
+            "Fractal with time='ltv' measures time from the start of the sequence and cannot run backward. "
             "Use bidirectional=False, or time='lti'."
         )
     if discretization != "zoh":

@@ -1,4 +1,4 @@
-"""A trainable alpha: modes as a differentiable function of the singularity indices, one a block or one a mode."""
+"""A trainable alpha for every block: modes as a differentiable function of the singularity indices."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ...errors import UsageError
 from ...ops.runtime.autograd import refuse_transforms
 from .init import ADDED, Measure
 
-# Open intervals that alpha may move in. Those of tau and galerkin keep the number of real eigenvalues constant for even
-# block orders from 4 on, so that no conjugate pair forms or breaks on the way.
+# Open intervals for alpha. Within those of tau and galerkin the number of real eigenvalues is constant for even block
+# orders from 4 on, so no conjugate pair forms or breaks during training.
 _BOUNDS = {
     "fractional": (0.0, 0.99),
     "fractional-tau": (0.01, 0.95),
     "fractional-galerkin": (0.01, 0.95),
     "fractional-normal": (0.0, 0.99),
 }
-# A start at a bound would have no gradient; it is moved this share of the interval inside.
+# A start at a bound would have no gradient, so it is moved inside by this share of the interval.
 _MARGIN = 0.01
 _CHECKED_ALPHAS = 24
 
 
 def alpha_family(measures: Sequence[Measure], orders: Sequence[int], conj_sym: bool, **chosen: Any) -> AlphaFamily:
-    """The family that learn_alpha=True trains in, if the layer's other options leave room for it.
+    """The `AlphaFamily` for learn_alpha=True, after a check that the layer's other options allow it.
 
     Args:
-        measures, orders: of the K blocks.
-        conj_sym: of the layer.
-        chosen: its options B_init, B_scale and real.
+        measures, orders: measures and operator orders of the K blocks.
+        conj_sym: option of the layer.
+        chosen: the layer's options B_init, B_scale and real.
     Raises:
-        UsageError: several measures, options that replace what alpha would decide, or see `AlphaFamily`.
+        UsageError: several measures, options that override the modes of alpha, or see `AlphaFamily`.
     """
     measure = measures[0]
     if any(other != measure for other in measures):
@@ -43,12 +43,12 @@ def alpha_family(measures: Sequence[Measure], orders: Sequence[int], conj_sym: b
     for option, default in (("B_scale", "rms"), ("real", "own")):
         if not isinstance(chosen[option], str) or chosen[option] != default:
             raise UsageError(
-                f"learn_alpha=true lets alpha decide the modes, so {option}={chosen[option]!r} cannot. Leave "
-                f"{option} at '{default}', or use learn_alpha=false."
+                f"learn_alpha=true computes the modes from alpha, so {option}={chosen[option]!r} cannot be used. "
+                f"Leave {option} at '{default}', or use learn_alpha=false."
             )
     if not conj_sym and measure.imag not in ADDED:
         raise UsageError(
-            f"learn_alpha=true keeps one of each conjugate pair that {measure.name} has. Use conj_sym=true, or "
+            f"learn_alpha=true stores one mode of each conjugate pair of {measure.name}. Use conj_sym=true, or "
             f"learn_alpha=false."
         )
     family = AlphaFamily(measure, orders[0])
@@ -65,19 +65,20 @@ class AlphaFamily:
 
         alpha = low + (high - low) sigmoid(logit)
 
-    `fractional` has the eigenvalues -1 .. -R for every alpha and only B_tilde follows; of `fractional-tau`,
-    `fractional-galerkin` and `fractional-normal` both follow, through first-order perturbation of the eigenvectors.
-    The small eigenproblems are solved in float64 on the CPU at every call, so a GPU waits for K numbers.
+    `fractional` has the eigenvalues -1 .. -R for every alpha, so only B_tilde depends on it. For `fractional-tau`,
+    `fractional-galerkin` and `fractional-normal` Lambda and B_tilde both do; their derivatives come from first-order
+    perturbation theory. Every call solves the small eigenproblems in float64 on the CPU, so on a GPU it synchronises
+    to read K numbers.
 
     Args:
         measure: the layer's measure and frequencies.
         order: order of a block's operator.
     Attributes:
-        low, high: bounds of the open interval that alpha moves in.
-        moves_Lambda: whether Lambda follows alpha, not only B_tilde.
+        low, high: bounds of the open interval for alpha.
+        moves_Lambda: whether Lambda depends on alpha, not only B_tilde.
     Raises:
-        UsageError: a measure or frequencies whose modes have no derivative by alpha, or a block order at which
-            eigenvalues meet inside the interval.
+        UsageError: a measure or frequencies whose modes have no derivative with respect to alpha, or a block order at
+            which eigenvalues meet inside the interval.
     """
 
     def __init__(self, measure: Measure, order: int):
@@ -86,7 +87,7 @@ class AlphaFamily:
         self._key = measure.name, measure.imag, order, _modes_of_a_block(measure, order, self.low, self.high)
 
     def inside(self, alphas: np.ndarray) -> np.ndarray:
-        """Starting values; one on a bound, or next to it, is moved inside by at most a hundredth of the interval.
+        """Starting values, clipped to stay at least a hundredth of the interval away from both bounds.
 
         Raises:
             UsageError: a value outside the closed interval.
@@ -105,7 +106,7 @@ class AlphaFamily:
         return torch.from_numpy(np.log((alphas - self.low) / (self.high - alphas)))
 
     def alpha(self, logit: Tensor) -> Tensor:
-        """(K,) the alphas of a parameter."""
+        """(K,) alphas for the values of the parameter."""
         return self.low + (self.high - self.low) * torch.sigmoid(logit)
 
     def modes(self, logit: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +121,7 @@ class AlphaFamily:
 
 @torch.library.custom_op("fractal_ssm::alpha_modes", mutates_args=())
 def _modes_op(alpha: Tensor, name: str, imag: str, order: int, n_modes: int) -> tuple[Tensor, Tensor]:
-    """Re Lambda, Im Lambda and log B_tilde of K blocks, (3, K, p) float64, and their derivatives by alpha."""
+    """Re Lambda, Im Lambda and log B_tilde of K blocks, (3, K, p) float64, and their derivatives in alpha."""
     measure = Measure(name, {}, imag)
     blocks = [_block_with_derivative(measure, order, value) for value in alpha.tolist()]
     for value, (block, _) in zip(alpha.tolist(), blocks, strict=True):
@@ -158,10 +159,10 @@ _modes_op.register_autograd(_backward, setup_context=_save)
 
 
 def _block_with_derivative(measure: Measure, order: int, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """(3, p) Re Lambda, Im Lambda, log B_tilde, and their derivatives by alpha."""
+    """(3, p) Re Lambda, Im Lambda, log B_tilde, and their derivatives in alpha."""
     operator = hippo.operator(measure.name, order, alpha=alpha)
     if measure.imag in ADDED:
-        # Here, because importing SciPy takes half a second.
+        # Imported here because SciPy takes half a second.
         from scipy.special import digamma
 
         n = np.arange(order, dtype=float)
@@ -176,7 +177,7 @@ def _block_with_derivative(measure: Measure, order: int, alpha: float) -> tuple[
     dLambda, dB_tilde, _ = hippo.alpha_derivative(operator, diagonal)
     kept = diagonal.Lambda.imag <= 0
     dLambda, relative = dLambda[kept], (dB_tilde[kept] / B_tilde).real
-    # A real eigenvalue stays real: rounding must not push it off the axis.
+    # Real eigenvalues stay real; rounding could move them off the axis.
     dLambda.imag[Lambda.imag == 0] = 0.0
     values = np.stack([Lambda.real, Lambda.imag, np.log(weight * B_tilde.real)])
     return values, np.stack([dLambda.real, dLambda.imag, relative])
@@ -195,7 +196,7 @@ def _interval(measure: Measure) -> tuple[float, float]:
 
 
 def _modes_of_a_block(measure: Measure, order: int, low: float, high: float) -> int:
-    """Modes stored for a block, checked to be the same number over the whole interval."""
+    """Number of modes stored for a block, after a check that it is the same over the whole interval."""
     if measure.imag in ADDED:
         return order
     counts = {len(measure.block(order, float(alpha)).Lambda) for alpha in np.linspace(low, high, _CHECKED_ALPHAS)}

@@ -1,20 +1,20 @@
 """Real parts of the modes: the paper's 1 .. R in every block, its other readings, and controls without any measure.
 
-The option `real` of the layer replaces the decay rates -Re Lambda of the measure and leaves its frequencies and its
-B_tilde as they are. It takes one of these for all blocks, or a list of them that is repeated over the blocks:
+The option `real` of the layer replaces the decay rates -Re Lambda of the measure but not its frequencies or its
+B_tilde. It takes one of these for all blocks, or a list of them that is repeated over the blocks:
 
     name                     rates of block k of R modes
     own                      those of the measure: 1 .. R for `fractional`, in every block
-    whole-state              1 .. P over the whole state: block 0 has 1 .. R, block 1 goes on at R + 1
-    unit-mean                own / mean(own): the same hierarchy at a mean rate of 1
-    constant                 `value`, 1/2 by default; a bare number is short for it
+    whole-state              1 .. P over the whole state: block 0 has 1 .. R, block 1 starts at R + 1
+    unit-mean                own / mean(own): the same ratios at a mean rate of 1
+    constant                 `value`, 1/2 by default; a bare number is shorthand for it
     normal-part              (1 + alpha_k) / 2, of the normal part of the paper's operator
     exact-normal-part        (1 - alpha_k) / 2, of the normal part of tau and galerkin
     linear, geometric        from `low` to `high` in equal steps or ratios, over the blocks (over="blocks", one rate for
                              all modes of a block) or over the modes of every block (over="modes")
     random                   log-uniform between `low` and `high`, one draw a block or a mode, torch's seed
 
-Source: arXiv 2605.08833 says "1 .. N" and not of what; the rest are readings and controls of this project.
+Source: arXiv 2605.08833 says "1 .. N" without saying of what; the rest are readings and controls of this project.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from ..options import check_choice, check_numbers
 Real = str | float | Mapping[str, Any]
 Rates = list[np.ndarray]
 
-# The layer cuts Re Lambda off here, so a slower start would have no gradient.
+# The layer clips -Re Lambda at this value, so a slower start would have no gradient.
 SLOWEST = 1e-4
 _FASTEST = 1e30
 
-# What a recipe is given beside its options, as far as it asks for it.
+# Arguments passed to a recipe beside its options, if its signature has them.
 _RUNTIME = ("own", "alphas")
 
 
 def decay_rates(real: Real | Sequence[Real], own: Rates, alphas: Sequence[float | None]) -> Rates:
-    """The decay rates of every block that a `real` option stands for.
+    """Convert a `real` option to the decay rates of every block.
 
     Args:
         real: a name of the table, a number, a node with options ({"name": "geometric", "low": 0.01}), or a list of
             these, repeated to K.
-        own: rates (p_k,) of the K blocks as their measures have them.
-        alphas: alpha of each block, None where its measure has none.
+        own: rates (p_k,) of the measures of the K blocks.
+        alphas: alpha of each block, None for a measure without alpha.
     Returns:
         K arrays (p_k,) float64, at least 1e-4.
     Raises:
@@ -59,14 +59,14 @@ def decay_rates(real: Real | Sequence[Real], own: Rates, alphas: Sequence[float 
     [array([1., 2.]), array([3., 4.])]
     """
     if isinstance(real, Sequence) and not isinstance(real, str):
-        # A recipe sees all blocks even where it decides one.
+        # A recipe gets all blocks even if only some take its rates.
         rates = [_rates(entry, own, alphas)[k] for k, entry in enumerate(repeated("real", real, len(own)))]
     else:
         rates = _rates(real, own, alphas)
     for values in rates:
         if np.isnan(values).any():
             raise UsageError(
-                f"real={real} needs an alpha in every block that it is for, and a measure of this layer has none. Use "
+                f"real={real} computes rates from alpha, and a measure of this layer has no alpha. Use "
                 f"a number, real=0.5, or a fractional measure."
             )
         if not ((values >= SLOWEST) & (values <= _FASTEST)).all():
@@ -78,7 +78,7 @@ def decay_rates(real: Real | Sequence[Real], own: Rates, alphas: Sequence[float 
 
 
 def repeated(option: str, entries: Sequence[Any], K: int) -> list[Any]:
-    """A list option as one entry for each of K blocks: block k has entry k modulo the length of the list.
+    """A list option repeated to K entries: block k has entry k modulo the length of the list.
 
     Raises:
         UsageError: the length does not divide K.
@@ -137,7 +137,7 @@ def _exact_normal_part(own: Rates, alphas: Sequence[float | None]) -> Rates:
 
 
 def _of_alpha(own: Rates, alphas: Sequence[float | None], rate: Callable[[float], float]) -> Rates:
-    # A block without alpha has no such rate, which matters only where its rates are wanted.
+    # nan for a block without alpha; `decay_rates` raises if that block uses these rates.
     return [
         np.full(len(rates), np.nan if alpha is None else rate(alpha)) for rates, alpha in zip(own, alphas, strict=True)
     ]

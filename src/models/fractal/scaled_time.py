@@ -1,8 +1,8 @@
-"""The 1 / t system: HiPPO as it was before a learned step replaced 1 / t, evaluated exactly.
+"""The 1 / t system of the original HiPPO, without a learned step in place of 1 / t, evaluated exactly.
 
-x' = (Lambda x + B_tilde u) / t is, in the logarithm of time, a system with constant coefficients. An input held from
-t_k to t_{k+1} is therefore a zero-order hold over log(t_{k+1} / t_k), and the first one, from t = 0, takes the state to
-its steady value -B_tilde u / Lambda whatever it was.
+x' = (Lambda x + B_tilde u) / t has constant coefficients in the logarithm of time. An input held from t_k to t_{k+1} is
+therefore a zero-order hold over log(t_{k+1} / t_k). The first input, from t = 0, takes any state to the steady value
+-B_tilde u / Lambda.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ class ScaledState(NamedTuple):
     elapsed: Tensor
 
     def time(self) -> Tensor:
-        """`elapsed`, as (1,) where all samples are known to share it: an expanded tensor, as `shared` makes."""
+        """`elapsed`, as (1,) if it is an expanded tensor (as from `shared`), so that all samples share one value."""
         return self.elapsed[:1] if self.elapsed.stride(0) == 0 else self.elapsed
 
     @classmethod
     def shared(cls, x: Tensor, elapsed: Tensor) -> ScaledState:
-        """From elapsed (B,) or (1,); the latter stays one number in memory, so that the gates are computed once."""
+        """Build from elapsed (B,) or (1,); (1,) is expanded without a copy, so that the gates are computed once."""
         return cls(x, elapsed.expand(x.shape[0]))
 
 
 def discretize_scaled(Lambda: Tensor, elapsed: Tensor, lasting: Tensor) -> tuple[Tensor, Tensor]:
-    """Exact step of the 1 / t system over inputs that last from t to t + lasting.
+    """Exact step of the 1 / t system over inputs held from t to t + lasting.
 
         Lambda_bar = (t / (t + lasting))^(-Lambda),   gamma = (Lambda_bar - 1) / Lambda
 
     Args:
         Lambda: (P,) complex, Re < 0.
         elapsed: float64 of any shape, t >= 0 at the beginning of each input; (B or 1, L) for a sequence.
-        lasting: float64 >= 0, of the same shape.
+        lasting: float64 >= 0, of the same shape: duration of each input; with 0 it leaves the state unchanged.
     Returns:
-        Lambda_bar and gamma, with P modes as a last axis; they depend on ratios of times only.
-    Source: this project, docs/theory.md; an input of duration 0 changes nothing.
+        Lambda_bar and gamma, with P modes as the last axis; they depend on ratios of times only.
+    Source: this project, docs/theory.md.
     """
     started = elapsed > 0
     log_ratio = torch.log1p(lasting / torch.where(started, elapsed, torch.ones_like(elapsed)))
-    # From t = 0 the ratio is infinite; a finite stand-in keeps gradients finite behind the branch below.
+    # From t = 0 the ratio is infinite; a finite stand-in keeps the gradient of the unselected branch below finite.
     Lambda_bar, gamma = discretize(Lambda, log_ratio.to(Lambda.real.dtype)[..., None], "zoh")
     first = (~started & (lasting > 0))[..., None]
     return torch.where(first, torch.zeros_like(Lambda_bar), Lambda_bar), torch.where(first, -1 / Lambda, gamma)
 
 
 def durations(dt_scale: float | Tensor, length: int, device: torch.device) -> Tensor:
-    """(B or 1, L) float64, how long each input lasts in samples; dt_scale as `broadcast_dt_scale` leaves it."""
+    """(B or 1, L) float64, the duration of each input in samples; dt_scale as `broadcast_dt_scale` returns it."""
     if not isinstance(dt_scale, Tensor):
         return torch.full((1, length), dt_scale, dtype=torch.float64, device=device)
     scale = dt_scale.double()

@@ -1,10 +1,10 @@
 """Steps of the modes: one a mode, one a block, or one for the whole state.
 
     dt_per    log_dt
-    mode      (P,), as in S5: drawn for every mode, so a factor of dt_max / dt_min lies between neighbours
-    block     (K,): the modes of a block keep the hierarchy of their eigenvalues
-    scalar    (1,): one clock for the layer
-A step a feature needs a state a feature, which a layer with many inputs does not have; the layer `fractal-conv` does.
+    mode      (P,), as in S5: drawn for every mode, so neighbours may differ by a factor of up to dt_max / dt_min
+    block     (K,): the modes of a block keep the ratios of their eigenvalues
+    scalar    (1,): one step for the layer
+A step for each feature needs a state for each feature: use the layer `fractal-conv`, whose features do not share one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ DT_PER = ("mode", "block", "scalar")
 
 
 def check_dt_per(dt_per: str, dt: str) -> None:
-    """Refuse what is no choice, and a single step calibrated by several blocks.
+    """Check the dt_per option.
 
     Raises:
-        UsageError: says which.
+        UsageError: an unknown dt_per, or dt="calibrated", a factor for each block, with a single step.
     """
     if isinstance(dt_per, str) and dt_per == "feature":
         raise UsageError(
@@ -36,19 +36,19 @@ def check_dt_per(dt_per: str, dt: str) -> None:
     check_choice("dt_per", dt_per, DT_PER)
     if dt_per == "scalar" and dt == "calibrated":
         raise UsageError(
-            "dt='calibrated' multiplies the step of each block by its own time scale, so dt_per='scalar' cannot hold "
-            "it. Use dt_per='block', or dt='range'."
+            "dt='calibrated' multiplies the step of each block by its own time scale, so dt_per='scalar', a single "
+            "step, is not possible. Use dt_per='block', or dt='range'."
         )
 
 
 def starting_steps(
     dt_per: str, counts: Sequence[int], dt_min: float, dt_max: float, scales: Sequence[float] | None
 ) -> Tensor:
-    """log_dt as it starts, float64: log-uniform draws, one for each of dt_per, plus log(scale) of the block if given.
+    """Initial log_dt, float64: log-uniform draws, one for each mode, block or layer, plus log(scale) of the block.
 
     Args:
         counts: modes of each block.
-        scales: time scale of each block, for dt="calibrated"; None leaves the draws.
+        scales: time scale of each block, for dt="calibrated"; None adds nothing.
     """
     of_block = {"mode": counts, "block": [1] * len(counts), "scalar": [1]}[dt_per]
     log_dt = log_steps(sum(of_block), dt_min, dt_max)
@@ -59,7 +59,7 @@ def starting_steps(
 
 
 def spread_steps(log_dt: Tensor, counts: Sequence[int]) -> Tensor:
-    """log_dt of every mode, (P,), from what is stored."""
+    """log_dt of every mode, (P,), from the stored log_dt (P,), (K,) or (1,)."""
     if len(log_dt) == sum(counts):
         return log_dt
     if len(log_dt) == 1:

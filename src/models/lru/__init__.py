@@ -1,4 +1,4 @@
-"""LRU: the plainest diagonal recurrence (Orvieto et al. 2023, arXiv 2303.06349)."""
+"""LRU: a diagonal recurrence in discrete time (Orvieto et al. 2023, arXiv 2303.06349)."""
 
 from .layer import LRU
 

@@ -18,20 +18,20 @@ from ..stateful import real_parameter
 
 @register_layer("lru")
 class LRU(DiagonalSSM):
-    """Linear Recurrent Unit: x_k = lambda x_{k-1} + gamma B u_k, y = Re(C x) + D u, with no continuous time behind it.
+    """Linear Recurrent Unit: x_k = lambda x_{k-1} + gamma B u_k, y = Re(C x) + D u, without a continuous-time system.
 
-    lambda = exp(-exp(nu) + i exp(theta)), so |lambda| < 1 always; gamma starts as sqrt(1 - |lambda|^2), which keeps the
-    state's variance at 1 for white input, and is trained as its logarithm.
+    lambda = exp(-exp(nu) + i exp(theta)), so |lambda| < 1 always. gamma starts as sqrt(1 - |lambda|^2), which keeps the
+    state's variance at 1 for white input; its logarithm is the parameter.
 
     Args:
         d_model: H, features in and out.
         d_state: N, complex modes; no conjugate pairs are implied.
         r_min, r_max: |lambda|^2 starts uniform in [r_min^2, r_max^2]; 0 <= r_min < r_max <= 1.
-        max_phase: the phase starts uniform in [0, max_phase], radian per position.
+        max_phase: the phase starts uniform in [0, max_phase], in radians per position.
         bidirectional: add a second scan over the reversed sequence with its own C (the paper's layer runs forward).
-        checkpoint: recompute the states in the backward instead of keeping them: less memory, more time.
+        checkpoint: recompute the states in the backward pass instead of keeping them: less memory, more time.
     Parameters: nu_log, theta_log, gamma_log (N,); B (N, H, 2), C and, if bidirectional, C_backward (H, N, 2), last
-        axis (re, im); D (H,). They start as re, im of B of variance 1 / (2 H), of C 1 / N, and D standard normal.
+        axis (re, im); D (H,). Initially re and im of B have variance 1 / (2 H), those of C 1 / N; D is standard normal.
     `dt_scale` must be 1: there is no step to change.
     Raises:
         UsageError: sizes below 1, or radii or a phase outside their range.
@@ -94,7 +94,7 @@ class LRU(DiagonalSSM):
 
 def _ring(n: int, r_min: float, r_max: float, max_phase: float) -> tuple[Tensor, Tensor, Tensor]:
     """(n,) float64 nu_log, theta_log, gamma_log of eigenvalues uniform on a ring of the complex plane."""
-    # Kept off 0 and 1, whose logarithms are infinite.
+    # Clamped away from 0 and 1, where the logarithms below are infinite.
     tiny = torch.finfo(torch.float32).eps
     squared = torch.rand(n, dtype=torch.float64, device="cpu") * (r_max**2 - r_min**2) + r_min**2
     squared = squared.clamp(tiny, 1 - tiny)

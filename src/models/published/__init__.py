@@ -1,4 +1,4 @@
-"""Weights in the layouts of the published S4, S4D and S5 codes: of one layer, and of whole models."""
+"""Load weights in the layouts of the published S4, S4D and S5 codes, for one layer or a whole model."""
 
 from .load import load_published, published_mapping
 

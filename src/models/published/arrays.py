@@ -1,4 +1,4 @@
-"""Weights as they come, nested or flat, from numpy, JAX or torch, as real float64 tensors that know their names."""
+"""Conversion of weights, nested or flat, from numpy, JAX or torch, to real float64 tensors with their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...errors import UsageError, did_you_mean
 
 
 class Part(NamedTuple):
-    """One array: its numbers, float64 with a last axis (re, im) if complex; its name there; what was done to it."""
+    """One array: its float64 values, with a last axis (re, im) if complex; its published name; a note on changes."""
 
     value: Tensor
     source: str
@@ -24,10 +24,10 @@ Parts = dict[str, Part]
 
 
 def flatten(weights: Any) -> dict[str, Any]:
-    """Name -> array of a nested mapping, names joined by "/"; a checkpoint's `state_dict` is taken out of it.
+    """Flatten a nested mapping to name -> array, with names joined by "/"; of a checkpoint only its `state_dict`.
 
     Raises:
-        UsageError: no mapping, or no array in it.
+        UsageError: not a mapping, or nested more than 50 deep.
     """
     if not isinstance(weights, Mapping):
         raise UsageError(
@@ -51,10 +51,10 @@ def flatten(weights: Any) -> dict[str, Any]:
 
 
 def as_real(name: str, value: Any) -> Tensor:
-    """The array in float64, a complex one with its last axis (re, im).
+    """Convert an array to float64; a complex one gets a last axis (re, im).
 
     Raises:
-        UsageError: it is no dense array of numbers.
+        UsageError: not a dense array of numbers.
     """
     remedy = "Give real or complex numbers: np.asarray(value, dtype=float), tensor.dequantize()."
     if isinstance(value, Tensor) and (value.is_quantized or value.layout != torch.strided or value.is_meta):
@@ -63,7 +63,7 @@ def as_real(name: str, value: Any) -> Tensor:
     try:
         tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     except Exception as error:
-        # numpy asks foreign objects for their contents, which may fail in any way.
+        # numpy calls methods of foreign objects, which may raise any exception.
         raise UsageError(f"'{name}' is not an array of numbers: {error}. {remedy}") from error
     if tensor.dtype == torch.bool:
         raise UsageError(f"'{name}' is not an array of numbers, but of {tensor.dtype}. {remedy}")
@@ -75,7 +75,7 @@ def as_real(name: str, value: Any) -> Tensor:
 def check_names(
     given: Mapping[str, Any], required: tuple[str, ...], optional: tuple[str, ...], where: str = ""
 ) -> None:
-    """Refuse names that are missing or unknown; `where` tells which layer of a model the names belong to."""
+    """Refuse missing or unknown names; `where` is the prefix of the layer's names in messages."""
     known = (*required, *optional)
     for name in given:
         if name not in known:
@@ -89,7 +89,7 @@ def check_names(
 
 
 def shaped(owner: object, part: Part, name: str, target: Tensor) -> Tensor:
-    """The numbers in the shape of the parameter `name` of `owner`, from which theirs may differ by axes of size 1.
+    """The array reshaped like the parameter `name` of `owner`; the shapes may differ by axes of size 1.
 
     Raises:
         UsageError: another shape, or numbers that are not finite in the parameter's precision.
@@ -108,7 +108,7 @@ def shaped(owner: object, part: Part, name: str, target: Tensor) -> Tensor:
 
 
 def listed(names: Iterable[str], limit: int = 6) -> str:
-    """The first names and how many more there are."""
+    """The first names as text, and the number of the remaining ones."""
     names = sorted(names)
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more

@@ -1,4 +1,4 @@
-"""Convert one layer of a published code."""
+"""Conversion of the weights of one layer of a published code."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ..s4d import S4D
 from ..s5 import S5
 from .arrays import Part, Parts, as_real, check_names, shaped
 
-# Our parameter name -> the published arrays it is made from.
+# Our parameter name -> the published array it is set from.
 Origins = dict[str, Part]
 
-# What reference files hold beside the parameters: inputs, outputs and gradients of the published code.
+# Entries of reference files beside the parameters: inputs, outputs and options of the published code.
 _RECORDS = ("u", "y", "loss", "kernel", "opts")
 # Modules inside the published layers that hold the kernel's parameters.
 _INNER = ("layer.", "kernel.", "seq.")
 
 
 def load_layer(layer: nn.Module, arrays: Mapping[str, Any], where: str = "") -> Origins:
-    """Set the parameters of one layer; what was taken for each.
+    """Set the parameters of one layer, and return the array used for each.
 
     Args:
-        layer: an S4, S4D or S5. It may be half set when this raises.
-        arrays: name in the layer -> array; records of a reference file are passed over.
+        layer: an S4, S4D or S5. If this raises, some parameters may already be set.
+        arrays: name in the layer -> array; records of a reference file are ignored.
         where: prefix of the names in the model, for messages and origins.
     """
     for kind, convert in _CONVERTERS.items():  # noqa: B007 (used after the loop)
@@ -59,10 +59,10 @@ def load_layer(layer: nn.Module, arrays: Mapping[str, Any], where: str = "") -> 
 
 
 def _translated(parts: Parts, layer: nn.Module) -> Parts:
-    """The arrays under the names, and with the meaning, of the S4 and S5 codes.
+    """Convert the arrays of other codes to the names and conventions of the S4 and S5 codes.
 
-    The minimal S4D (one file of the S4 code) has Lambda = -exp(log_A_real) + i A_imag and no B, which is 1. The S5 of
-    PyTorch has complex arrays, and never doubles the real part of the output: where ours does (conj_sym), C is halved.
+    The minimal S4D (one file of the S4 code) has Lambda = -exp(log_A_real) + i A_imag and no B, so B = 1. The S5 in
+    PyTorch has complex arrays, and never doubles the real part of the output; for a layer with conj_sym C is halved.
     """
     parts = dict(parts)
     if "log_A_real" in parts:
@@ -146,7 +146,7 @@ def _as_length(part: Part) -> int:
 
 
 def _assign(layer: nn.Module, given: Parts) -> Origins:
-    """Copy every array into the parameter of its name."""
+    """Copy every array into the parameter of the same name."""
     parameters = dict(layer.named_parameters())
     with torch.no_grad():
         for name, part in given.items():
@@ -155,7 +155,7 @@ def _assign(layer: nn.Module, given: Parts) -> Origins:
 
 
 def check_options(layer: nn.Module, opts: Any) -> None:
-    """Refuse arrays whose recorded options would give them another meaning in this layer."""
+    """Refuse arrays whose recorded options differ from those of the layer."""
     if opts is None:
         return
     if not isinstance(opts, Mapping):
@@ -169,7 +169,7 @@ def check_options(layer: nn.Module, opts: Any) -> None:
         if value is not None and opts.get(name, value) != value:
             raise UsageError(
                 f"The arrays were made with {name}='{opts[name]}', this layer has '{value}'. "
-                f"Build it with the same option, or the numbers mean something else."
+                f"Build it with the same option; otherwise the arrays give another function."
             )
 
 

@@ -1,4 +1,4 @@
-"""`load_published`: which code weights are from, what goes where, and nothing left over on either side."""
+"""`load_published`: recognise the code that weights come from, and set the parameters of a layer or model from them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .arrays import Part, as_real, flatten, listed, shaped
 from .layers import Origins, load_layer
 from .names import Names, example_names, layers_only, s4_names, s5_names
 
-# Which array tells a code: its name, last part only.
+# Code -> last part of the name of an array that identifies it.
 SOURCES = {"s4d-minimal": "log_A_real", "s5-pytorch": "Lambda", "s5": "Lambda_re", "s4": "A_real"}
 # Parts of our model that `without` may name.
 _PARTS = ("encoder", "head", "final_norm", "mixer", "norm")
-# BatchNorm's batch counter, which our norms do not have.
+# BatchNorm's batch counter, which the weights may lack.
 _COUNTER = "num_batches_tracked"
 
 
@@ -34,42 +34,41 @@ def load_published(
 ) -> nn.Module:
     """Set the parameters of a layer or a whole model from arrays named and shaped as in a published code.
 
-    One layer. Complex arrays have a complex dtype or a last axis (re, im). With P modes stored, c channels, d = 2 if
-    the layer is bidirectional:
+    Arrays of one layer. Complex arrays have a complex dtype or a last axis (re, im). With P modes stored, c channels,
+    d = 2 for a bidirectional layer, else 1:
 
-        S4D  inv_dt (H, 1), A_real and A_imag (n_ssm, P), B (1, n_ssm, P, 2), C (d c, H, P, 2), of both directions first
-             all channels forward; D (c, H) optional. From the minimal S4D: log_dt, log_A_real, A_imag, C, D
-        S4   the same and P (rank, n_ssm, P, 2); l_kernel optional: above 0, C is folded at that length
-        S5   Lambda_re, Lambda_im (P,), log_step (P, 1), B (P, H, 2), D (H,); C (H, P, 2), or C1 and C2 forward and
+        S4D  inv_dt (H, 1), A_real and A_imag (n_ssm, P), B (1, n_ssm, P, 2), C (d c, H, P, 2) with all forward channels
+             before the backward ones; D (c, H) optional. From the minimal S4D: log_dt, log_A_real, A_imag, C, D
+        S4   as S4D, and P (rank, n_ssm, P, 2); l_kernel optional: if above 0, C is folded at that length
+        S5   Lambda_re, Lambda_im (P,), log_step (P, 1), B (P, H, 2), D (H,); C (H, P, 2), or C1 forward and C2
              backward (H, P, 2), or C (H, 2 P, 2) with the two side by side. From s5-pytorch: Lambda complex, and C,
-             which is halved, as that code does not double its output
+             which is halved for conj_sym, as that code does not double its output
 
-    Axes of size 1 may be absent, and so may the prefixes `kernel.`, `layer.` and `seq.`. Meaning: Lambda =
-    -exp(A_real) - i A_imag, dt = exp(inv_dt) or softplus(inv_dt), as the layer was built. The records of a reference
-    file (u, y, loss, kernel, grad_*) are passed over; its `opts`, a mapping or its printed form, are compared with the
-    layer's options.
+    Axes of size 1 and the prefixes `kernel.`, `layer.` and `seq.` may be absent. Conventions: Lambda = -exp(A_real) -
+    i A_imag; dt = exp(inv_dt) or softplus(inv_dt), by the layer's dt_transform. The records of a reference file (u, y,
+    loss, kernel, grad_*) are ignored; its `opts`, a mapping or its printed form, are compared with the layer's options.
 
-    A whole `SequenceModel`, built with the options of the published one (docs/layers.md lists them):
+    Arrays of a whole `SequenceModel`, built with the options of the published model (docs/layers.md lists them):
 
         S5   the flax tree, nested or flat with "/": params and, with batch norm, batch_stats
         S4   the state dict of the backbone (layers.0.layer.layer.kernel.C, ...), or of the whole model with `encoder.`
              and `decoder.`; a "layer" norm in the transposed form has one scale and one shift: norm="layer-scalar"
-        example  the S4 code's example model: encoder, s4_layers, norms, decoder, of minimal or full layers
+        example  the S4 code's example model: encoder, s4_layers, norms, decoder, with minimal or full layers
 
     Args:
         module: an S4, S4D or S5, or a SequenceModel of them.
         arrays: name -> array, tensor or nested list of finite numbers; a nested mapping; or a checkpoint with a
-            `state_dict`. An `.npz` of several cases has to be narrowed to one first.
-        source: "s5", "s5-pytorch", "s4" or "s4d-minimal"; None tells it from the names.
-        without: parts of our model that stay as they are, because the weights hold none or others are wanted:
-            "encoder", "head", "final_norm", "mixer", "norm"; or published parts without a counterpart here.
-        verbose: print what went where; None prints it for a whole model.
+            `state_dict`. Of an `.npz` with several cases, pass the arrays of one case.
+        source: "s5", "s5-pytorch", "s4" or "s4d-minimal"; None recognises it by the names.
+        without: parts of our model that are not loaded and keep their values: "encoder", "head", "final_norm",
+            "mixer", "norm"; or published parts without a counterpart here.
+        verbose: print the source of every parameter; None prints it for a whole model.
     Returns:
         The same module.
     Raises:
-        UsageError: another kind of module; a name that is missing, unknown or left over on either side; what holds no
-            numbers, or some that are not finite in the layer's precision; a shape, length or option that does not fit.
-            Nothing has been changed then.
+        UsageError: another kind of module; a name that is missing, unknown or left over on either side; an array that
+            is not numeric, or not finite in the layer's precision; a shape, length or option that does not match. The
+            module is then unchanged.
     """
     check_flags("load_published", verbose=bool(verbose) if verbose is None else verbose)
     twin, origins = _loaded(module, arrays, source, without)
@@ -82,7 +81,7 @@ def load_published(
 def published_mapping(
     module: nn.Module, arrays: Mapping[str, Any], source: str | None = None, without: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Our parameter name -> the published name `load_published` would read it from; loads nothing."""
+    """Our parameter name -> the published name that `load_published` would read; does not change the module."""
     return {name: part.source for name, part in _loaded(module, arrays, source, without)[1].items()}
 
 
@@ -95,7 +94,7 @@ def _lines(origins: Origins) -> list[str]:
 
 
 def _loaded(module: Any, arrays: Any, source: str | None, without: Sequence[str]) -> tuple[nn.Module, Origins]:
-    """A copy of the module with the weights, so that a refusal leaves the module as it is."""
+    """Load the weights into a copy of the module, so that an error leaves the module unchanged."""
     if not isinstance(module, nn.Module):
         raise UsageError(f"load_published takes a layer or a SequenceModel, got {type(module).__name__}.")
     names = isinstance(without, (Sequence, Set)) and not isinstance(without, str)
@@ -104,7 +103,7 @@ def _loaded(module: Any, arrays: Any, source: str | None, without: Sequence[str]
     whole = isinstance(module, SequenceModel)
     if not whole and without:
         raise UsageError("without names parts of a whole model; a single layer has none. Leave it out.")
-    # An options record of a layer is a mapping too, and no branch of a tree.
+    # The options record of a layer is a mapping too, but not a branch of the tree, so it is not flattened.
     opts = arrays.get("opts") if isinstance(arrays, Mapping) and not whole else None
     flat = flatten({key: value for key, value in arrays.items() if key != "opts"} if opts is not None else arrays)
     code = _code(flat, source)
@@ -120,7 +119,7 @@ def _loaded(module: Any, arrays: Any, source: str | None, without: Sequence[str]
 
 
 def _code(flat: Mapping[str, Any], source: str | None) -> str | None:
-    """Which code the arrays are of; None for none that is known."""
+    """The code that the arrays come from; None if it is not recognised."""
     if source is not None and not (isinstance(source, str) and source in SOURCES):
         raise unknown("source", source, SOURCES, "None tells it from the names.")
     last = {re.split(r"[./]", name)[-1] for name in flat}
@@ -135,7 +134,7 @@ def _code(flat: Mapping[str, Any], source: str | None) -> str | None:
 
 def _load_model(model: SequenceModel, flat: dict[str, Any], code: str, without: Sequence[str]) -> Origins:
     if code == "s5":
-        # A tree saved without its root, state.params, is recognised by its names.
+        # A tree saved without its root (state.params) gets the missing prefix.
         flat = {name if re.match("(params|batch_stats)/", name) else f"params/{name}": v for name, v in flat.items()}
     names = _names(model, flat, code)
     _check_blocks(model, names, flat)
@@ -176,14 +175,14 @@ def _left_out(name: str, without: Sequence[str]) -> bool:
 
 
 def _wanted(state: Mapping[str, Any], without: Sequence[str]) -> set[str]:
-    """Our names that must be loaded."""
+    """Our names that the weights must set."""
     return {name for name in state if not _left_out(name, without) and not name.endswith(_COUNTER)}
 
 
 def _kept(
     state: Mapping[str, Any], names: Names, flat: Mapping[str, Any], without: Sequence[str]
 ) -> tuple[dict[str, tuple[str, str]], dict[str, Any]]:
-    """Entries for names that the model has, and arrays, of the parts that are not left out."""
+    """Remove the parts named in `without`: the remaining entries for names of the model, and the remaining arrays."""
     dropped = {theirs for ours, (theirs, _) in names.entries.items() if _left_out(ours, without)}
     foreign = set(without) - set(_PARTS)
     entries = {ours: entry for ours, entry in names.entries.items() if ours in state and entry[0] not in dropped}
@@ -196,7 +195,7 @@ def _kept(
 
 
 def _check_blocks(model: SequenceModel, names: Names, flat: Mapping[str, Any]) -> None:
-    """Refuse a model of another depth, before names are missing one by one."""
+    """Refuse a model of another depth, with a clearer message than a list of missing names."""
     numbers = {int(n) for name in flat for n in re.findall(r"(?:^|[./])(?:s4_)?layers[._](\d+)[./]", name)}
     depth = max(numbers) + 1 if numbers else len(names.layers)
     if depth != len(model.blocks):

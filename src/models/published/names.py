@@ -1,4 +1,4 @@
-"""Where the parameters of a whole published model are in a `SequenceModel`, from the structure of the latter."""
+"""Maps from the parameter names of a `SequenceModel` to those of the published models, from the model's structure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Names(NamedTuple):
 
 
 def s5_names(model: SequenceModel) -> Names:
-    """The S5 of JAX: a flax tree, names joined by "/"; dense kernels are (in, out)."""
+    """Names of the S5 in JAX: a flax tree, names joined by "/"; dense kernels are (in, out)."""
     entries: dict[str, tuple[str, str]] = {}
 
     def dense(ours: str, theirs: str) -> None:
@@ -61,7 +61,7 @@ def s5_names(model: SequenceModel) -> Names:
 
 
 def s4_names(model: SequenceModel, given: Iterable[str]) -> Names:
-    """The S4 code's backbone, `layers.0.layer.layer.kernel.C`, with its encoder and decoder where they are given."""
+    """Names of the S4 code's backbone, `layers.0.layer.layer.kernel.C`, and of its encoder and decoder."""
     given = list(given)
     before = next((name.split("layers.")[0] for name in given if re.search(r"(^|\.)layers\.\d+\.", name)), "")
     entries: dict[str, tuple[str, str]] = {}
@@ -73,7 +73,7 @@ def s4_names(model: SequenceModel, given: Iterable[str]) -> Names:
         _norm(entries, block.norm, f"{ours}.norm", f"{theirs}.norm.norm")
     if model.final_norm is not None:
         _norm(entries, model.final_norm, "final_norm", f"{before}norm.norm")
-    # The encoder is a sequence of modules, of which one has parameters.
+    # The encoder is a sequence of modules; one of them has parameters.
     places = {match[1] for name in given if (match := re.fullmatch(r"(encoder\.\d+)\.(?:weight|bias)", name))}
     place = min(places, default="encoder.0")
     if model.encoder.n_tokens is None:
@@ -85,7 +85,7 @@ def s4_names(model: SequenceModel, given: Iterable[str]) -> Names:
 
 
 def example_names(model: SequenceModel) -> Names:
-    """The S4 code's example model: encoder, s4_layers, norms, decoder."""
+    """Names of the S4 code's example model: encoder, s4_layers, norms, decoder."""
     _check_epsilon(model, 1e-5, "S4", "framework='torch'")
     entries: dict[str, tuple[str, str]] = {}
     _pair(entries, "encoder.linear", "encoder")
@@ -99,7 +99,7 @@ def example_names(model: SequenceModel) -> Names:
 
 
 def layers_only(given: Iterable[str]) -> Names:
-    """A model of S5 layers for PyTorch: its layers in the order of their names, nothing else."""
+    """Names of a model of S5 layers in PyTorch: only its layers, in the order of their names."""
     found = {match[1] for name in given if (match := re.fullmatch(r"(.*seq\.)Lambda", name))}
     numbered = sorted(found, key=lambda name: [int(part) if part.isdigit() else part for part in name.split(".")])
     return Names({}, numbered)

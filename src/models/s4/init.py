@@ -1,4 +1,4 @@
-"""Where S4 starts: the published normal-plus-low-rank forms, or the exact one of any registered measure."""
+"""Initial systems of S4: the published normal-plus-low-rank forms, or the exact form of any registered measure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
     "fout": {"name": "fourier", "theta": 2.0},
 }
 
-# The published code keeps -Re Lambda and -Im Lambda above this, and cuts the imaginary part of V^H B.
+# Bounds of the published code: the smallest -Re Lambda and -Im Lambda, and the largest |Im(V^H B)|.
 FLOOR = 1e-4
 _INPUT_CLIP = 2.0
 
-# A measure whose damping is all in its low-rank term has Re Lambda = 0, which a logarithm cannot hold.
+# A measure with all damping in its low-rank term has Re Lambda = 0, whose logarithm is not finite.
 _MEASURE_FLOOR = 1e-8
 
 
@@ -43,8 +43,8 @@ class LowRankModes(NamedTuple):
 def initial_low_rank(init: str | Mapping[str, Any], d_state: int) -> LowRankModes:
     """The DPLR system of order N = d_state that S4 starts from.
 
-    "legs", "legt", "fourier" (also "fout") are the published starts: Re and Im of Lambda at least 1e-4 from zero, and
-    B = V^H B with its imaginary part clipped to [-2, 2], which depends on the phases that LAPACK gives V.
+    "legs", "legt", "fourier" (also "fout") are the published initialisations: Re and Im of Lambda at least 1e-4 from
+    zero, and B = V^H B with its imaginary part clipped to [-2, 2], which depends on the phases that LAPACK gives V.
     Any other name, and every mapping {"name": measure, **options}, is a registered measure in its exact DPLR form.
 
     Args:
@@ -70,8 +70,8 @@ def measure_node(layer: str, init: str | Mapping[str, Any], published: Iterable[
     """The node {"name": measure, **options} of an `init` that is not a published name.
 
     Raises:
-        UsageError: a name that is no measure; a mapping without a name, or with an option that the measure does not
-            have (N among them: the order is the layer's d_state).
+        UsageError: an unknown name; a mapping without a name, or with an option that the measure does not have (N is
+            not one: the order is the layer's d_state).
     """
     if isinstance(init, str):
         if init not in measures.names():
@@ -87,7 +87,7 @@ def measure_node(layer: str, init: str | Mapping[str, Any], published: Iterable[
 
 
 def published_legs(d_state: int) -> tuple[Tensor, Tensor]:
-    """Lambda (N/2,) and the clipped B (N/2,) of the published LegS, which S4D-LegS starts from too."""
+    """Lambda (N/2,) and the clipped B (N/2,) of the published LegS, also the initialisation of S4D-LegS."""
     modes = _published("legs", d_state)
     return modes.Lambda, modes.B
 
@@ -95,7 +95,7 @@ def published_legs(d_state: int) -> tuple[Tensor, Tensor]:
 def _published(name: str, d_state: int) -> LowRankModes:
     operator = hippo.operator(N=d_state, **_PUBLISHED[name])
     exact = hippo.dplr(operator)
-    # What is symmetric in A belongs to the shift and the low-rank term; the rest is skew.
+    # The symmetric part of A comes from the shift and the low-rank term; the rest is skew.
     skew = 0.5 * (operator.A - operator.A.T)
     omega, V = torch.linalg.eigh(torch.from_numpy(1j * skew))
     n = d_state // 2

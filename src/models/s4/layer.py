@@ -23,14 +23,14 @@ BACKENDS = ("auto", "powers", "cauchy", "keops", "triton")
 
 @register_layer("s4")
 class S4(SISOLayer):
-    """S4: for each feature x' = (diag(Lambda) - P Q^H) x + B u, y = 2 Re(C x) + D u, bilinear, a step of its own.
+    """S4: for each feature x' = (diag(Lambda) - P Q^H) x + B u, y = 2 Re(C x) + D u, bilinear with its own step.
 
-    Lambda = -exp(A_real) - i A_imag. With Q = P, as in every published start, the system is stable and its transition a
-    contraction, whatever training does; with a Q of its own (`fractional-tau`) it is stable at the start.
+    Lambda = -exp(A_real) - i A_imag. With Q = P, as in every published initialisation, the system stays stable and its
+    transition a contraction throughout training. With a separate Q (`fractional-tau`) it is stable at the start.
 
-    The parameter is C itself, so what a set of parameters computes depends on no length. The published code trains
-    C (I - A_bar^F) instead, F the length of its first batch; `fold_length=F` does the same. The functions that can
-    be reached are the same, the gradients differ where A_bar^F has not died out.
+    The parameter is C itself, so the function of the parameters does not depend on the sequence length. The published
+    code trains C (I - A_bar^F) instead, where F is the length of its first batch; `fold_length=F` does the same. Both
+    represent the same functions; the gradients differ if A_bar^F has not decayed.
 
     Args:
         d_model: H, features in and out.
@@ -38,23 +38,23 @@ class S4(SISOLayer):
         init: "legs", "legt" (rank 2), "fourier" or "fout" as published, or a registered measure by name or as
             {"name": ..., options} in its exact form; see `initial_low_rank`.
         n_ssm: independent copies of (Lambda, P, Q, B), a divisor of H; feature h uses copy h mod n_ssm. None: H.
-        bidirectional: add a kernel for the future, with a C of its own.
-        backward_lag: lag at which the kernel for the future starts: 1, as published, or 0, the present input too.
+        bidirectional: add a kernel over future inputs, with a C of its own.
+        backward_lag: smallest lag of that kernel: 1, as published, or 0, which includes the present input.
         dt_transform: "exp" (the papers) or "softplus" (the published code since version 4).
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
-        fold_length: F above; None trains C. It says what C means, so it is kept in the state dict as `folded_at` (0 for
-            None), and loading weights sets it.
-        backend: how the kernel is computed: "powers" (matrix powers), "cauchy" (sums over poles), "keops" or "triton"
-            (the same, by that backend of `ops.cauchy`; cauchy itself takes what is best on the device), or "auto":
-            powers, but cauchy where C is folded, which then needs no powers.
-        channels: c, kernels a feature, each with a C and a D of its own: the output is (B, L, c H), channel by channel,
-            which the block's linear map joins.
-    Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), P and, where it differs, Q
+        fold_length: F above; None trains C. The meaning of C depends on it, so it is saved in the state dict as
+            `folded_at` (0 for None), and loading weights sets it.
+        backend: how the kernel is computed: "powers" (matrix powers), "cauchy" (sums over poles, with the best backend
+            of `ops.cauchy` on the device), "keops" or "triton" (the same with that backend), or "auto": powers, but
+            cauchy if C is folded, as it then needs no powers.
+        channels: c, kernels per feature, each with its own C and D: the output is (B, L, c H), channel by channel, and
+            the linear map of the mixer combines the channels.
+    Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), P and, if it differs, Q
         (rank, n_ssm, P, 2), C (directions c, H, P, 2), D (H,), or (c, H) for c > 1. Buffer: folded_at ().
-    A scale `dt_scale` of 0 is refused: the low-rank form divides by the step. Derivatives of `cauchy`, `keops` and
-    `triton` are first ones only.
+    A `dt_scale` of 0 raises: the low-rank form divides by the step. `cauchy`, `keops` and `triton` have first
+    derivatives only.
     Raises:
-        UsageError: sizes that do not divide, unknown names, an impossible step range.
+        UsageError: sizes that do not divide, unknown names, an invalid step range.
     Source: arXiv 2111.00396, 2206.12037; parametrisation and initial distributions as in the published code.
     """
 
@@ -130,7 +130,7 @@ class S4(SISOLayer):
     def fold(self, C: Tensor) -> None:
         """Set the parameter from a C (rows, H, P, 2) that is not folded."""
         if self.C.is_meta:
-            # Nothing to fold: weights are loaded later.
+            # Nothing to fold yet: weights are loaded later.
             return
         with torch.no_grad(), full_precision(self.D.device):
             if self.fold_length is not None:
@@ -150,12 +150,12 @@ class S4(SISOLayer):
         C = torch.view_as_complex(self.C.double())
         if self.fold_length is None or (not isinstance(dt_scale, Tensor) and dt_scale == 1.0):
             return self._system_of(C, dt_scale, self.fold_length)
-        # C was folded with the step that it was trained at.
+        # C was folded at dt_scale 1, so it is unfolded with that step.
         return self._system_of(self._system_of(C, 1.0, self.fold_length).unfolded(), dt_scale, None)
 
     def _system_of(self, C: Tensor, dt_scale: float | Tensor, fold_length: int | None) -> LowRankSystem:
         dt = (self.dt * dt_scale).flatten()
-        # With a step of each sample's own there are B H systems.
+        # If each sample has its own step there are B H systems.
         repeats, samples = len(dt) // len(self.A_real), len(dt) // self.d_model
         Lambda = torch.complex(-torch.exp(self.A_real.double()), -self.A_imag.double())
         P = torch.view_as_complex(self.P.double()).repeat(1, repeats, 1)

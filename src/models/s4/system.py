@@ -1,17 +1,17 @@
 """The discrete system of S4: a dense transition made of a diagonal and a low-rank part.
 
-Two ways to the kernel K_l = C A_bar^l B_bar:
+Two methods for the kernel K_l = C A_bar^l B_bar:
 
-powers   K_(M q + j) = (C A_bar^(M q)) (A_bar^j B_bar): a table of about sqrt(L) rows, one of about sqrt(L) states,
-         both built by doubling with A_bar^(2^k), and one product. The powers are in float64; up to 2^k about N / rank
-         they stay diagonal plus low rank, after that a matrix is squared for each doubling: O(N^3 log(L / N) + N L) per
-         feature, all of it matrix products, exact for every length, with C as it is.
+powers   K_(M q + j) = (C A_bar^(M q)) (A_bar^j B_bar): the product of a table of about sqrt(L) rows and a table of
+         about sqrt(L) states, both built by doubling with A_bar^(2^k). The powers are in float64. Up to 2^k about
+         N / rank they stay diagonal plus low rank; after that each doubling squares a matrix: O(N^3 log(L / N) + N L)
+         per feature, all in matrix products, exact for every length, with an unfolded C.
 cauchy   the frequency response by sums over poles and an inverse transform (`ops.cauchy`): O(N L) per feature, linear
-         in N, but it needs C (I - A_bar^L), which costs the same powers unless the folded C is the parameter. In
-         float64, too.
+         in N. It needs C (I - A_bar^L), which costs the same powers unless the folded C is the parameter. Also in
+         float64.
 
-A system with a contractive A_bar (P = Q: every published one) cannot amplify rounding errors in its powers.
-State: (B, H, P) complex, half of each conjugate pair. Inside, the real system of order 2P on interleaved (re, im).
+A contractive A_bar (P = Q, as in every published system) cannot amplify rounding errors in its powers.
+State: (B, H, P) complex, one of each conjugate pair. The code uses the real system of order 2P on interleaved (re, im).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ...ops.step import NativeStep, SISOStep
 from ...ops.vandermonde import tiles_in_blocks
 from ..siso import System
 
-# Levels of the state's blocks that are joined tile by tile.
+# Levels of blocks of the state that are joined within each tile.
 _TILE_LEVELS = 3
 
 
@@ -42,8 +42,8 @@ class LowRankSystem(System):
         P, Q: (rank, H, P) complex128.
         C: (rows, H, P) complex128, folded if `fold_length` is given; rows as in `DiagonalSystem`.
         dt: (H,) float64.
-        dtype: complex dtype of the layer, in which kernels and states are returned.
-        fold_length: F if C stands for C (I - A_bar^F), None if C is itself.
+        dtype: complex dtype of the layer, in which states are returned; kernels have the corresponding real dtype.
+        fold_length: F if the attribute C holds C (I - A_bar^F), None if it holds C.
         backend: "powers", or "cauchy", "keops", "triton" for the sums over poles.
     """
 
@@ -65,8 +65,8 @@ class LowRankSystem(System):
             points, C = self.fold_length, self.C
         else:
             points, C = length, self.folded(length)
-        # In float64: where the damping lies in the low-rank term (fourier, legt, fractional-tau) each sum passes next
-        # to its poles and they cancel; float32 gave gradients of A that were wrong by a third.
+        # In float64: if the damping is in the low-rank term (fourier, legt, fractional-tau), the sums are evaluated
+        # close to their poles and cancel; float32 gave gradients of A that were wrong by a third.
         backend = "auto" if self.backend == "cauchy" else self.backend
         response = dplr_response(self.Lambda, self.P, self.Q, self.B, C, self.dt, points, backend)
         return torch.fft.irfft(response, n=points)[..., :length].to(self.dtype.to_real())
@@ -93,16 +93,16 @@ class LowRankSystem(System):
         powers = [self._power(inner + level) for level in range(outer)]
         first, last = [power.to(u.dtype) for power in powers[:_TILE_LEVELS]], powers[_TILE_LEVELS:]
         tiles = tiles_in_blocks(u.permute(2, 0, 1), 1 << inner, 1 << outer)
-        # The first levels have the most rows, and run while a tile is in the cache. For the few rows of the last ones a
-        # power is not worth rounding.
+        # The first levels have the most rows, and run while a tile is in the cache. The last levels have few rows, for
+        # which converting a power to the lower precision does not pay.
         states = torch.cat([_joined(torch.bmm(tile, inputs), first) for tile in tiles], dim=1)
         states = _joined(states.double(), last).to(u.dtype)
         return _to_complex(states.transpose(0, 1))
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """One position, by the low-rank form: O(rank P) per feature.
+        """Advance by one position with the low-rank form: O(rank P) per feature.
 
-        A system of B H features, sample by sample, is that of samples with steps of their own.
+        If each sample has its own dt, the system has B H features, ordered sample by sample.
         """
         if x.shape[1] != len(self.dt):
             x_all, y = self.step(x.flatten(0, 1)[None], u.reshape(1, -1))
@@ -115,7 +115,7 @@ class LowRankSystem(System):
         return x, (torch.view_as_real(x)[:, None] * C).sum((-2, -1)).flatten(1)
 
     def native_step(self, D: Tensor) -> NativeStep:
-        """See `System`; by the same form."""
+        """See `System`; uses the same low-rank form."""
         E, P_E, Q_E = self._resolvent
         parts = 2 * E - 1, _to_complex(self._B_bar), self.unfolded(), 4 * P_E, Q_E
         diagonal, B_bar, C, P, Q = (part.to(self.dtype) for part in parts)
@@ -129,7 +129,7 @@ class LowRankSystem(System):
         return _functional_to_complex((rows - folded).transpose(0, 1))
 
     def unfolded(self) -> Tensor:
-        """C itself, (rows, H, P) complex128."""
+        """The unfolded C, (rows, H, P) complex128."""
         return _functional_to_complex(self._C_row)
 
     @functools.cached_property
@@ -178,7 +178,7 @@ class LowRankSystem(System):
 
     @functools.cached_property
     def _dense_from(self) -> int:
-        """From this k on A_bar^(2^k) has full rank besides its diagonal, and a matrix is its best form."""
+        """From this k on A_bar^(2^k) is kept as a dense matrix, as its low-rank part has almost full rank."""
         rank, _, P = self.P.shape
         return max(0, (2 * P // rank).bit_length() - 1)
 
@@ -187,7 +187,7 @@ class LowRankSystem(System):
         return {}
 
     def _power(self, k: int) -> Tensor:
-        """A_bar^(2^k), (H, 2P, 2P), computed once."""
+        """A_bar^(2^k), (H, 2P, 2P), cached."""
         known = self._dense_powers
         if k not in known:
             if k <= self._dense_from:
@@ -217,7 +217,7 @@ class LowRankSystem(System):
         return {}
 
     def _inputs(self, doublings: int) -> Tensor:
-        """A_bar^j B_bar for j < 2^doublings, (H, 2^doublings, 2P): one table for the kernel and for the state."""
+        """A_bar^j B_bar for j < 2^doublings, (H, 2^doublings, 2P), cached for the kernel and the final state."""
         if doublings not in self._known_inputs:
             self._known_inputs[doublings] = self._doubled(self._B_bar[:, None], doublings)
         return self._known_inputs[doublings]
@@ -240,13 +240,13 @@ class LowRankSystem(System):
             rows, *squares = _Doublings.apply(rows, self._power(k), inner + outer - k)
             self._dense_powers.update(enumerate(squares, k + 1))
         product = torch.bmm(rows.to(real), states.to(real).mT)
-        # A position is l = j 2^inner + i: i by the powers in the rows, j by those in the states.
+        # A position is l = j 2^inner + i: the rows hold the powers for j, the states those for i.
         product = rearrange(product, "H (j c) (i R) -> c H R (j i)", j=1 << outer, i=1 << inner)
         return product[..., :length]
 
     @functools.cached_property
     def _step_tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """What a step multiplies by: (H, P), (H, P), (rank, H, P), (rank, 1, H, P, 2), (c, H, P, 2)."""
+        """Factors of a step: diagonal (H, P), B_bar (H, P), P (rank, H, P), Q (rank, 1, H, P, 2), C (c, H, P, 2)."""
         E, P_E, Q_E = self._resolvent
         real = self.dtype.to_real()
         Q = torch.view_as_real(Q_E.conj().resolve_conj())[:, None]
@@ -260,7 +260,7 @@ class LowRankSystem(System):
 
 
 def _joined(states: Tensor, powers: list[Tensor]) -> Tensor:
-    """States (H, R, 2P) of neighbouring blocks, oldest first, joined in pairs, then pairs of pairs: one by power."""
+    """Join the states (H, R, 2P) of neighbouring blocks, oldest first, in pairs, once for each power."""
     for power in powers:
         older, newer = states.unflatten(1, (-1, 2)).unbind(2)
         states = torch.baddbmm(newer, older, power.mT)
@@ -270,7 +270,7 @@ def _joined(states: Tensor, powers: list[Tensor]) -> Tensor:
 class _Doublings(torch.autograd.Function):
     """rows (H, R, N) and A (H, N, N) to rows A^q for q < 2^count, (H, 2^count R, N), and A^2, A^4 .. A^(2^(count-1)).
 
-    As one function, so that the gradients of a power add up inside its matrix products.
+    A single autograd function, so that the matrix products of the backward pass also add up the gradients of a power.
     """
 
     @staticmethod
@@ -308,13 +308,13 @@ def _product_added(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _split(length: int) -> tuple[int, int]:
-    """Binary logarithms of the two table sizes, whose product is the power of two that holds `length`."""
+    """Binary logarithms of the two table sizes; their product is the smallest power of two >= `length`."""
     total = max(0, (length - 1).bit_length())
     return total - total // 2, total // 2
 
 
 def _digits(number: int) -> list[int]:
-    """The places of the ones in a binary number."""
+    """Positions of the ones in the binary form of `number`."""
     return [bit for bit in range(number.bit_length()) if number >> bit & 1]
 
 

@@ -1,4 +1,4 @@
-"""Where the modes of a diagonal SISO layer start: the published S4D choices, or any registered measure."""
+"""Initial modes of a diagonal SISO layer: the published S4D choices, or any registered measure."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _ON_CPU: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
 
 
 class Modes(NamedTuple):
-    """Lambda (P,) with Re < 0 and Im <= 0, and B (P,): complex128. Twice the real part of a sum over them is meant."""
+    """Lambda (P,) with Re < 0 and Im <= 0, and B (P,), complex128; outputs are twice the real part of their sum."""
 
     Lambda: Tensor
     B: Tensor
 
 
 def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str | None = None) -> Modes:
-    """The modes that a diagonal layer of real order N = d_state starts from.
+    """The initial modes of a diagonal layer of real order N = d_state.
 
-    With n = 0 .. N/2 - 1 and B = 1 unless said:
+    With n = 0 .. N/2 - 1, and B = 1 unless stated otherwise:
 
         lin   -1/2 - i pi n                                inv   -1/2 - i (N / pi) (N / (2 n + 1) - 1)
         quad  -1/2 - i (2 n + 1)^2 / pi                    inv2  -1/2 - i (N / pi) (N / (n + 1) - 1)
         real  -(n + 1)                                     rand  -1/2 - i exp(standard normal)
         legs  normal part of HiPPO-LegS, -1/2 - i omega_n, with B = V^H B_LegS, imaginary part clipped to [-2, 2]
 
-    Any other name, and every mapping {"name": measure, **options}, is a registered measure put through
-    `hippo.diagonalize(..., method)`: one mode of each conjugate pair and every real mode with half its B. `normal`
-    gives N/2 modes for even N; `direct` as many as A has pairs and real eigenvalues, up to N. The B of `direct` is
-    divided by its root mean square, which can be astronomically large; C absorbs the factor.
+    Any other name, and every mapping {"name": measure, **options}, is a registered measure diagonalised by
+    `hippo.diagonalize(..., method)`: one mode of each conjugate pair, and every real mode with half its B. `normal`
+    gives N/2 modes for even N; `direct` one for each pair and each real eigenvalue of A, at most N. The B of `direct`
+    is divided by its root mean square, which can be extremely large; C absorbs the factor.
 
     Args:
         init: a name or a mapping.
@@ -70,7 +70,7 @@ def initial_modes(init: str | Mapping[str, Any], d_state: int, method: str | Non
         real, imag = -Lambda.real, -Lambda.imag
     else:
         imag = torch.from_numpy(hippo.imaginary_parts(init, n))
-    # As published: stored values are kept above a floor, so that the lowest frequency of `lin` is 1e-4 and not 0.
+    # As published, values are at least the floor, so the lowest frequency of `lin` is 1e-4 and not 0.
     return Modes(torch.complex(-real.clamp(min=FLOOR), -imag.clamp(min=FLOOR)), B)
 
 

@@ -17,25 +17,25 @@ class S4D(DiagonalSISO):
 
     Args:
         d_model: H, features in and out.
-        d_state: N, order of the real system; N/2 complex modes are stored where the init makes pairs.
+        d_state: N, order of the real system; N/2 complex modes are stored if the init gives conjugate pairs.
         init: "lin", "inv", "inv2", "quad", "legs", "real", "rand" as published, or a registered measure by name or as
             {"name": ..., options}; see `initial_modes`.
-        method: "normal" or "direct", how a measure is diagonalised; None is "normal". Only for a measure: the published
-            starts take None. LegS as a measure is init={"name": "legs"}.
+        method: "normal" or "direct": how a measure is diagonalised; None is "normal". The published names of init take
+            None only. LegS as a measure is init={"name": "legs"}.
         n_ssm: independent copies of (Lambda, B), a divisor of H; feature h uses copy h mod n_ssm. None: H copies.
-        bidirectional: add a kernel for the future, with a C of its own.
-        backward_lag: lag at which the kernel for the future starts: 1, as published, or 0, the present input too.
+        bidirectional: add a kernel over future inputs, with a C of its own.
+        backward_lag: smallest lag of that kernel: 1, as published, or 0, which includes the present input.
         discretization: "zoh", "bilinear" or "dss".
         dt_transform: "exp" (the papers) or "softplus" (the published code since version 4).
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
         l_max: only for "dss": the number of positions that its softmax runs over.
         backend: of `ops.vandermonde`: "auto", "torch", "triton" or "keops".
-        channels: c, kernels a feature, each with a C and a D of its own: the output is (B, L, c H), channel by channel,
-            which the block's linear map joins.
+        channels: c, kernels per feature, each with its own C and D: the output is (B, L, c H), channel by channel, and
+            the linear map of the mixer combines the channels.
     Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), C (directions c, H, P, 2), D (H,),
         or (c, H) for c > 1.
     Raises:
-        UsageError: sizes that do not divide, unknown names, an impossible step range.
+        UsageError: sizes that do not divide, unknown names, an invalid step range.
     Source: arXiv 2206.11893; parametrisation and initial distributions as in the published code.
     """
 

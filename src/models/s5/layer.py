@@ -1,4 +1,4 @@
-"""The S5 layer, equal to the published one given the same parameters and started from the same distribution."""
+"""The S5 layer: the function and the initial distribution of the published layer."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _CLIPPED_REAL_PART = -1e-4
 class S5(DiagonalSSM):
     """S5 state space layer: x' = Lambda x + B_tilde u, y = 2 Re(C_tilde x) + D u, discretised with a step per mode.
 
-    The eigenvalues start as those of the normal part of HiPPO-LegS of order d_state / blocks, repeated for each block:
-    real part -1/2, all blocks alike.
+    The initial eigenvalues are those of the normal part of HiPPO-LegS of order d_state / blocks, with real part -1/2,
+    the same for each block.
 
     Args:
         d_model: H, features in and out.
@@ -39,12 +39,12 @@ class S5(DiagonalSSM):
         C_init: "trunc_standard_normal", "lecun_normal" or "complex_normal".
         discretization: "zoh" or "bilinear".
         dt_min, dt_max: range of the initial steps, log-uniform, in units of one sample.
-        checkpoint: recompute the states in the backward instead of keeping them: less memory, more time.
+        checkpoint: recompute the states in the backward pass instead of keeping them: less memory, more time.
     Parameters: Lambda_re, Lambda_im, log_dt (P,); B (P, H, 2); C and, if bidirectional, C_backward (H, P, 2), last axis
-        (re, im); D (H,), with P modes stored: 3 P + 2 P H + 2 d P H + H numbers, d directions.
+        (re, im); D (H,). With P modes stored and d directions: 3 P + 2 P H + 2 d P H + H numbers.
     `dt_scale` is the `step_rescale` of the paper: a number, one a sample or one a position.
     Raises:
-        UsageError: sizes that do not divide, an unknown C_init or discretization, an impossible step range.
+        UsageError: sizes that do not divide, an unknown C_init or discretization, an invalid step range.
     Source: arXiv 2208.04933, sections 3, 4 and appendix B; defaults of the published code.
     """
 
@@ -90,7 +90,7 @@ class S5(DiagonalSSM):
 
     @property
     def Lambda(self) -> Tensor:
-        """(P,) complex eigenvalues as used, clipped if clip_eigs."""
+        """(P,) complex eigenvalues, clipped if clip_eigs."""
         real = self.Lambda_re.clamp(max=_CLIPPED_REAL_PART) if self.clip_eigs else self.Lambda_re
         return torch.complex(real, self.Lambda_im)
 

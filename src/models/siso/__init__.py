@@ -1,9 +1,9 @@
-"""What the single-input single-output layers share: H independent linear systems, run as one long convolution.
+"""Base of the single-input single-output layers: H independent linear systems, run as one long convolution.
 
     x_k = A_bar x_{k-1} + B_bar u_k,  y_k = C x_k + D u_k     for each feature, with a state of its own
-    y = K * u,  K_l = C A_bar^l B_bar                         the same from rest, by FFT
+    y = K * u,  K_l = C A_bar^l B_bar                         the same from the zero state, by FFT
 
-A layer says how its parameters become a discrete system (`System`: diagonal here, dense in s4); `SISOLayer` runs it.
+A layer builds a discrete system (`System`: diagonal here, dense in s4) from its parameters; `SISOLayer` runs it.
 """
 
 from .diagonal import DiagonalSISO

@@ -1,13 +1,13 @@
 """A SISO layer's system inside torch.compile and torch.export: its complex arithmetic as one opaque operator.
 
-inductor's code for complex tensors is wrong in places, so it may see none: the operator takes the layer's real
-parameters and gives a real kernel or output (or the state itself). Its body is the eager code, on a copy of the layer
-in which the tensors stand in the place of its parameters; its backward computes the same again with gradients, which
-does not depend on the batch for a kernel.
+inductor's code for complex tensors is wrong in places, so they are hidden from it: the operator takes the layer's real
+parameters and returns a real kernel or output (or the state). Its body is the eager code, on a copy of the layer with
+the operator's tensors as parameters. Its backward pass recomputes the result with gradients; for a kernel the cost does
+not depend on the batch.
 
-The layer goes along as a string of its class and options: an operator takes tensors, numbers and text only, and a graph
-that is exported or kept on disk must mean the same in another process. Pure functions of tensors and options would need
-that string and a registered name as well, and each layer's equations (`Lambda`, `dt`, `fold`) once more outside of it.
+The layer is passed as a string of its class and options: an operator takes tensors, numbers and text only, and a graph
+that is exported or stored must mean the same in another process. Pure functions of tensors and options would need the
+same string and a registered name, and would repeat each layer's equations (`Lambda`, `dt`, `fold`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _KINDS: dict[str, type[HasSystem]] = {}
 
 
 def register_kind(kind: type[HasSystem]) -> None:
-    """Let the operator find a layer class by its name."""
+    """Register a layer class, so that the operator finds it by its name."""
     _KINDS[_name(kind)] = kind
 
 
 class OpaqueSystem(System):
-    """The system of `layer` at a dt_scale, every method one operator that a compiler does not look into."""
+    """The system of `layer` at a dt_scale, with every method as one operator that is opaque to a compiler."""
 
     def __init__(self, layer: HasSystem, dt_scale: float | Tensor):
         self._tensors = {name: getattr(layer, name) for name in layer.roles if getattr(layer, name) is not None}
@@ -57,7 +57,7 @@ class OpaqueSystem(System):
         return self._call("last_state", u.shape[1], **{k: v for k, v in inputs.items() if v is not None})
 
     def advance(self, x: Tensor, steps: int | Tensor) -> Tensor:
-        """Part of `last_state`."""
+        """Not available: a compiled graph calls `kernel`, `free_response` and `last_state` only."""
         raise NotImplementedError
 
     final_state = step = advance
@@ -133,7 +133,7 @@ def _rebuilt(tensors: list[Tensor], spec: str) -> tuple[str, HasSystem, dict[str
     values = dict.fromkeys(layer.roles)
     values |= {name: given.pop(name) for name in layer.roles if name in given}
     values |= {name: ast.literal_eval(value) for name, value in (option.split("=", 1) for option in options)}
-    # Past nn.Module's own bookkeeping: nothing is registered, nothing can be trained.
+    # Bypasses nn.Module's bookkeeping: nothing has to be registered.
     layer.__dict__.update(values)
     return what, layer, given
 

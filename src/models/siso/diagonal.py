@@ -1,4 +1,4 @@
-"""The diagonal SISO layer that S4D and the convolution form of FRACTAL share: everything but where the modes start."""
+"""The diagonal SISO layer that S4D and the convolution form of FRACTAL share; only the initial modes differ."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ DISCRETIZATIONS = ("zoh", "bilinear", "dss")
 class DiagonalSISO(SISOLayer):
     """For each feature x' = Lambda x + B u, y = 2 Re(C x) + D u with a diagonal Lambda and a step of its own.
 
-    Lambda = -exp(A_real) - i A_imag, so every mode decays, whatever training does. dt = exp(inv_dt) or
-    softplus(inv_dt). Kernel, with z = dt Lambda (C B below is the elementwise product):
+    Lambda = -exp(A_real) - i A_imag, so every mode decays throughout training. dt = exp(inv_dt) or softplus(inv_dt).
+    Kernel, with z = dt Lambda (C B below is the elementwise product):
 
         zoh       K_l = 2 Re sum_n C B (exp(z) - 1) / Lambda  exp(z l)
         bilinear  K_l = 2 Re sum_n C B dt / (1 - z/2)  ((1 + z/2) / (1 - z/2))^l
         dss       K_l = Re sum_n C B / Lambda  softmax_l(z l),  l = 0 .. l_max - 1    (the real part once)
 
-    The last is zoh with C_dss = 2 C_zoh (exp(z l_max) - 1), up to the damping of `dss_input`; its source is
-    arXiv 2203.14343 (the softmax kernel of DSS), here over S4D's modes.
+    dss is zoh with C_dss = 2 C_zoh (exp(z l_max) - 1), up to the regularised reciprocal of `dss_input`. Its source is
+    arXiv 2203.14343 (the softmax kernel of DSS), here with S4D's modes.
 
     Args:
         d_model: H, features in and out.
-        Lambda, B: (n_ssm, P) complex128, where the modes start; n_ssm divides H, feature h uses row h mod n_ssm.
-        bidirectional, backward_lag: add a kernel for the future, with a C of its own; see `SISOLayer`.
-        channels: c, kernels a feature and direction; see `SISOLayer`.
+        Lambda, B: (n_ssm, P) complex128, initial modes; n_ssm divides H, feature h uses row h mod n_ssm.
+        bidirectional, backward_lag: add a kernel over future inputs, with a C of its own; see `SISOLayer`.
+        channels: c, kernels per feature and direction; see `SISOLayer`.
         discretization: "zoh", "bilinear" or "dss".
         inv_dt: (H,) initial parameters of the steps.
         dt_transform: "exp" or "softplus".
-        l_max: only for "dss": the number of positions that its softmax runs over, kept in the state dict.
+        l_max: only for "dss": the number of positions of its softmax, saved in the state dict.
         backend: of `ops.vandermonde`: "auto", "torch", "triton" or "keops".
     Parameters: inv_dt (H,), A_real and A_imag (n_ssm, P), B (n_ssm, P, 2), C (directions c, H, P, 2), D (H,), or (c, H)
         for c > 1; last axis (re, im).
@@ -126,7 +126,7 @@ class DiagonalSISO(SISOLayer):
 
 
 def check_discretization(discretization: str, l_max: int | None) -> None:
-    """Refuse an unknown discretisation, or the one that lacks its length.
+    """Refuse an unknown discretisation, and "dss" without l_max.
 
     Raises:
         UsageError: see above.
@@ -134,6 +134,6 @@ def check_discretization(discretization: str, l_max: int | None) -> None:
     check_choice("discretization", discretization, DISCRETIZATIONS)
     if discretization == "dss" and l_max is None:
         raise UsageError(
-            "discretization='dss' normalises its kernel over l_max positions, so the layer has to be told: give "
-            "l_max, the longest sequence of the data. zoh and bilinear do not need it."
+            "discretization='dss' normalises its kernel over l_max positions, and l_max is not set. Give the "
+            "longest sequence of the data as l_max. zoh and bilinear do not need it."
         )

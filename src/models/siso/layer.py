@@ -25,27 +25,27 @@ class SISOLayer(StatefulLayer):
     """H independent systems, one per feature, run by FFT convolution; D is their feedthrough.
 
     Cost of a forward pass: O(B H L log L) for the convolution, plus the kernel, which does not depend on the batch.
-    Nothing of size (H, P, L) or (B, L, H, P) is formed. With c channels every feature's system is read out c times, by
-    rows C of their own: the output is (B, L, c H), channel by channel, for the block's linear map to join. A
-    bidirectional layer has a second kernel for the future. As in the published S4 it starts at lag -1, so that the
-    present input is counted once; with backward_lag=0 it starts at the present input too, and the layer is symmetric:
-    with equal C in both directions, reversing the input reverses the output.
+    No tensor of size (H, P, L) or (B, L, H, P) is formed. With c channels every feature's system has c outputs, each
+    with its own row of C: the output is (B, L, c H), channel by channel, and the linear map of the mixer combines them.
+    A bidirectional layer has a second kernel over future inputs. As in the published S4 it starts at lag -1, so that
+    the present input counts once. With backward_lag=0 it includes the present input, and the layer is symmetric: with
+    equal C in both directions, reversing the input reverses the output.
 
     Precision: as in `StatefulLayer`; the transition is computed in float64, kernels, states and FFT in the parameters'
     precision.
 
-    Every output comes from a transform of the whole sequence: a NaN or an infinite value in one input reaches earlier
-    outputs of its sample and feature too, unlike in a scan or a step.
+    Every output comes from a transform of the whole sequence: a NaN or an infinite input also affects earlier outputs
+    of its sample and feature, unlike in a scan or a step.
 
-    torch.compile and torch.export see the kernel, the state and the convolution as one operator each, complex numbers
-    inside; their backward computes kernel and state again. A dt_scale of one a sample breaks the graph.
+    For torch.compile and torch.export the kernel, the state and the convolution are one opaque operator each; their
+    backward passes recompute kernel and state. A dt_scale with one value per sample breaks the graph.
 
-    `dt_scale` may be a number or one a sample; each value that occurs costs a kernel. A step of its own per position
+    `dt_scale` is a number or has shape (B,); each distinct value costs a kernel. A separate step for each position
     needs a layer that scans (S5, Fractal).
     """
 
     roles: ClassVar[dict[str, str]] = {"D": "D"}
-    # Attributes beside the tensors named in `roles` that decide what `system` is; a subclass adds its own to both.
+    # Attributes that determine `system`, beside the tensors named in `roles`; a subclass adds its own to both.
     options: ClassVar[tuple[str, ...]] = ("d_model", "bidirectional", "channels")
 
     def __init_subclass__(cls, **arguments: Any):
@@ -74,16 +74,16 @@ class SISOLayer(StatefulLayer):
 
     @abstractmethod
     def system(self, dt_scale: float | Tensor = 1.0) -> System:
-        """The discrete system that the parameters stand for, with every step multiplied by dt_scale.
+        """The discrete system for the current parameters, with every step dt multiplied by dt_scale.
 
-        dt_scale is a scalar, or (B, 1) for a system of each sample's own, of which only `step` is used.
+        dt_scale is a scalar, or (B, 1) for a separate system for each sample, of which only `step` is used.
         """
 
     def kernel(self, length: int, dt_scale: float | Tensor = 1.0) -> Tensor:
         """The convolution kernels: (directions c, H, length) real, lags 0, 1, ... forward and -1, -2, ... backward.
 
-        With backward_lag=0 the lags backward are 0, -1, ... The c channels forward come first, then those backward. D
-        is not in it. Raises UsageError for a length below 1.
+        With backward_lag=0 the lags backward are 0, -1, ... The c channels forward come first, then those backward. The
+        kernels do not include D. Raises UsageError for a length below 1.
         """
         check_length(type(self).__name__, length=length)
         refuse_transforms(type(self).__name__)
@@ -98,7 +98,7 @@ class SISOLayer(StatefulLayer):
         dt_scale: float | Tensor = 1.0,
         return_state: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
-        """The layer over a sequence; see `SequenceLayer.forward`. y is (B, L, c H), the state x (B, H, P) complex."""
+        """Run the layer; see `SequenceLayer.forward`. y is (B, L, c H), the state x is (B, H, P) complex."""
         self._check_input(u, state, lengths, return_state)
         scale = broadcast_dt_scale(dt_scale, u)
         refuse_transforms(type(self).__name__)
@@ -107,7 +107,7 @@ class SISOLayer(StatefulLayer):
             return self._forward_nothing(u, state, lengths, dt_scale, return_state)
         compiling = torch.compiler.is_compiling()
         if isinstance(scale, Tensor) and scale.dim():
-            # Which samples share a step is known only when their values are.
+            # Grouping the samples by dt_scale needs the values, which a graph does not have.
             by_scale = torch.compiler.disable(self._forward_by_scale) if compiling else self._forward_by_scale
             return by_scale(u, state, lengths, scale, return_state)
         with full_precision(u.device):
@@ -123,7 +123,7 @@ class SISOLayer(StatefulLayer):
         dt_scale: float | Tensor,
         return_state: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """A batch of no samples, as none of one: every parameter gets a gradient of zeros."""
+        """Run an empty batch as a batch of one sample, then drop it: every parameter gets a zero gradient."""
 
         def with_one(value: Tensor | None, filled: float) -> Tensor | None:
             return None if value is None else torch.cat((value, value.new_full((1, *value.shape[1:]), filled)))
@@ -137,7 +137,7 @@ class SISOLayer(StatefulLayer):
     def _build_step(self, scale: Scale) -> System:
         if not isinstance(scale, Tensor) or scale.dim() == 0:
             return self.system(1.0 if scale is None else scale)
-        # Without samples any step will do.
+        # An empty batch works with any step.
         return self.system(scale[:, None]) if len(scale) else self.system()
 
     def _build_native(self, scale: Scale) -> NativeStep | None:
@@ -157,8 +157,8 @@ class SISOLayer(StatefulLayer):
             u = u.masked_fill(~valid_mask(lengths, length)[..., None], 0.0)
         kernel = system.kernel(length)
         forward, backward = kernel[: self.channels].flatten(0, 1), kernel[self.channels :].flatten(0, 1)
-        # The feedthrough is a kernel at lag 0, and costs nothing there. A slice of all lags but the first would bind an
-        # exported program to lengths other than 2.
+        # Adding the feedthrough to the kernel at lag 0 costs nothing. Padded, because a slice of all lags but the first
+        # would exclude length 2 from an exported program.
         present = self.D.reshape(-1, 1)
         if self.bidirectional and self.backward_lag == 0:
             present, backward = present + backward[:, :1], backward[:, 1:]
@@ -178,7 +178,7 @@ class SISOLayer(StatefulLayer):
                 f"a number or of shape ({u.shape[0]},). For a step per position use a layer that scans, S5 or Fractal."
             )
         scale = scale.flatten()
-        # A scale that is differentiated gets a kernel of its own: equal values are different variables.
+        # If the scale needs a gradient each sample gets its own kernel, because equal values are different variables.
         groups = scale.detach().unique(return_inverse=True)[1]
         if scale.requires_grad:
             groups = torch.arange(len(scale), device=scale.device)
@@ -212,7 +212,7 @@ def _check_backward_lag(layer: str, backward_lag: int, bidirectional: bool) -> N
 
 
 def _refuse_traces(name: str) -> None:
-    """A trace of torch.jit would keep the kernel of one length, silently."""
+    """Refuse torch.jit.trace, which would silently store the kernel of one length."""
     if torch.jit.is_tracing():
         raise UsageError(
             f"torch.jit.trace cannot follow {name}, whose kernel depends on the length. Use torch.export "

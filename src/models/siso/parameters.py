@@ -1,4 +1,4 @@
-"""Parameters that the SISO layers have in common: steps, copies, and the softmax normalisation of DSS."""
+"""Parameters of the SISO layers: steps, lengths kept with the weights, and the softmax normalisation of DSS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..ssm_init import log_steps
 
 DT_TRANSFORMS = ("exp", "softplus")
 
-# Of the published code: keeps the reciprocal finite where exp(z l_max) = 1.
+# Value of the published code; keeps the reciprocal finite where exp(z l_max) = 1.
 _DSS_EPSILON = 1e-7
 
 
@@ -39,13 +39,13 @@ def step_size(inv_dt: Tensor, transform: str) -> Tensor:
 
 
 def keep_length(layer: nn.Module, name: str, length: int | None, entry: str) -> None:
-    """Set the attribute `name` of a layer to a length and put it into the state dict, as `entry` (0 for None).
+    """Set the attribute `name` of a layer to a length and save it in the state dict as `entry` (0 for None).
 
-    For a number of positions that decides what the weights compute, such as those that a softmax runs over: it belongs
-    to the weights, so loading them sets it, whatever the layer was built with.
+    For a number of positions on which the function of the weights depends, such as the length of a softmax. Loading
+    weights sets the attribute, whatever the layer was built with.
 
     Raises:
-        UsageError: a length that is no integer >= 1.
+        UsageError: a length that is not an integer >= 1.
     """
     if length is not None:
         check_length(type(layer).__name__, **{name: length})
@@ -66,13 +66,13 @@ def _read_length(layer: nn.Module, _: object, *, name: str, entry: str) -> None:
 
 
 def dss_input(Lambda: Tensor, z: Tensor, l_max: int) -> Tensor:
-    """What multiplies the input of a mode so that its kernel is softmax_l(z l) / Lambda over l = 0 .. l_max - 1.
+    """Input weight of a mode for which its kernel is softmax_l(z l) / Lambda over l = 0 .. l_max - 1.
 
-    With s = -z for a growing mode (Re z > 0) and s = z otherwise, it is
+    With s = -z for a growing mode (Re z > 0) and s = z otherwise, the weight is
 
         (exp(s) - 1) reciprocal(Lambda (exp(s l_max) - 1)),   reciprocal(x) = conj(x) / (|x|^2 + 1e-7),
 
-    and belongs to exp(z l) for a decaying mode and to exp(z (l - l_max + 1)) for a growing one.
+    the factor of exp(z l) for a decaying mode and of exp(z (l - l_max + 1)) for a growing one.
 
     Args:
         Lambda: (H, P) complex.

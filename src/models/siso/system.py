@@ -1,4 +1,4 @@
-"""Discrete systems that a SISO layer runs: what has to be known of one, and the diagonal kind.
+"""Discrete systems that a SISO layer runs: the interface `System`, and the diagonal system.
 
 Suffixes: B batch, L length, H features, P modes.
 """
@@ -18,7 +18,7 @@ from ...ops.vandermonde import vandermonde, vandermonde_sum
 
 
 class System(ABC):
-    """A discrete system for each feature, of the same form for all; x is a state (B, H, P), complex."""
+    """H discrete systems of the same form, one for each feature; x is a state (B, H, P), complex."""
 
     @abstractmethod
     def kernel(self, length: int) -> Tensor:
@@ -26,21 +26,21 @@ class System(ABC):
 
     @abstractmethod
     def free_response(self, x: Tensor, length: int) -> Tensor:
-        """C A_bar^(l+1) x, what an earlier state adds to the outputs: (B, length, c H) real; forward direction only."""
+        """C A_bar^(l+1) x, the response to an earlier state: (B, length, c H) real; forward direction only."""
 
     @abstractmethod
     def advance(self, x: Tensor, steps: int | Tensor) -> Tensor:
-        """A_bar^steps x, with a number of steps of its own per sample where `steps` is (B,)."""
+        """A_bar^steps x; `steps` is a number, or (B,) with one number for each sample."""
 
     @abstractmethod
     def final_state(self, u: Tensor) -> Tensor:
-        """sum_k A_bar^(L-1-k) B_bar u_k, the state that u (B, L, H) leaves behind a system at rest."""
+        """sum_k A_bar^(L-1-k) B_bar u_k, the state after u (B, L, H) from the zero state."""
 
     def last_state(self, u: Tensor, x0: Tensor | None, lengths: Tensor | None) -> Tensor:
-        """The state (B, H, P) after u (B, L, H) from x0: after each sample's own last step, zeros behind it."""
+        """The state (B, H, P) after u (B, L, H) from x0, for each sample after its own last valid position."""
         length = u.shape[1]
         if lengths is not None:
-            # Every sample is moved so that its own last position comes last, behind zeros.
+            # Shift every sample to the right, with zeros in front, so that its last valid position comes last.
             source = torch.arange(length, device=u.device) - (length - lengths[:, None])
             u = u.gather(1, source.clamp(min=0)[..., None].expand_as(u)).masked_fill((source < 0)[..., None], 0.0)
         x = self.final_state(u)
@@ -51,12 +51,12 @@ class System(ABC):
         """u (B, H) to the next x and C x (B, c H); forward direction only."""
 
     def native_step(self, D: Tensor) -> NativeStep | None:
-        """`step` and the feedthrough D as one native call; None for a system that has none."""
+        """`step` and the feedthrough D as one native call; None for a system without one."""
         return None
 
 
 class HasSystem(Protocol):
-    """A layer as the operators of a compiled graph see it: tensors and options that decide its discrete system."""
+    """Interface of a layer for the operators of a compiled graph: the tensors and options of its discrete system."""
 
     roles: ClassVar[dict[str, str]]
     options: ClassVar[tuple[str, ...]]
@@ -68,7 +68,7 @@ class HasSystem(Protocol):
         """Features out."""
 
     def system(self, dt_scale: float | Tensor = 1.0) -> System:
-        """The discrete system, from the attributes named in `roles` and `options` alone."""
+        """The discrete system, computed only from the attributes named in `roles` and `options`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +76,10 @@ class DiagonalSystem(System):
     """x_k = Lambda_bar x_{k-1} + B_bar u_k,  y_k = 2 Re sum_n C x_k.
 
     Attributes:
-        Lambda_bar: (H, P) complex128, whose powers are the kernel: float32 would lose the phase of long lags. For steps
-            of each sample's own both this and B_bar are (B, H, P).
+        Lambda_bar: (H, P) complex128, because the kernel consists of its powers and float32 would lose the phase at
+            long lags. With a separate dt for each sample both this and B_bar are (B, H, P).
         B_bar: (H, P) complex.
-        C: (rows, H, P) complex, in the precision of the layer: c channels forward, then as many backward where there
+        C: (rows, H, P) complex, in the precision of the layer: c channels forward, then c channels backward if there
             are two directions.
         backend: of `ops.vandermonde`.
     """
@@ -114,7 +114,7 @@ class DiagonalSystem(System):
         return self.B_bar.to(self.C.dtype) * sums
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """One position."""
+        """See `System`."""
         Lambda_bar, B_bar, C = self._step_tensors
         x = torch.addcmul(B_bar * u[..., None], Lambda_bar, x)
         return x, (torch.view_as_real(x)[:, None] * C).sum((-2, -1)).flatten(1)
@@ -125,6 +125,6 @@ class DiagonalSystem(System):
 
     @functools.cached_property
     def _step_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What a step multiplies by, in the layer's precision; C as (c, H, P, 2) for a real product."""
+        """Factors of a step, in the layer's precision; C as (c, H, P, 2) for a real product."""
         C = torch.view_as_real(2 * self.C.conj().resolve_conj())
         return self.Lambda_bar.to(self.C.dtype), self.B_bar.to(self.C.dtype), C

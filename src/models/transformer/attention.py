@@ -19,10 +19,11 @@ from .rotary import rotate
 
 
 class Cache(NamedTuple):
-    """What a causal attention layer remembers of T earlier inputs; it grows by every input.
+    """State of a causal attention layer after T inputs; it grows with every input.
 
-    key, value: (B, heads, T, head size); valid: (B, T), 1, or 0 where a chunk was padded; position: (B,) the position
-    reached, in steps of training's sampling rate. All are floating, so that states can be compared and moved as one.
+    key, value: (B, heads, T, head size); valid: (B, T), 1, or 0 where a chunk was padded; position: (B,) the current
+    position, in steps of the sampling rate of training. All are floating, so that states can be compared and moved
+    together.
     """
 
     key: Tensor
@@ -30,7 +31,7 @@ class Cache(NamedTuple):
     valid: Tensor
     position: Tensor
 
-    # Axes along which a cache grows: `fractal_ssm.state.concat` fills shorter ones up with entries that are not valid.
+    # Axes along which a cache grows: `fractal_ssm.state.concat` pads shorter caches with entries that are not valid.
     growing = {"key": 2, "value": 2, "valid": 1}
 
 
@@ -43,15 +44,15 @@ class Attention(SequenceLayer):
         n_heads: number of heads; divides `d_qkv`.
         d_qkv: total width of queries, keys and values; None means H. d = d_qkv / n_heads.
         rotary: rotate queries and keys by their positions (RoFormer, arXiv 2104.09864), which makes the scores
-            depend on distances. Without it the layer sees no order: add positions in the encoder.
+            depend on distances. Without it the scores do not depend on positions: add positions in the encoder.
         bidirectional: attend to later positions too (no state, no step).
         dropout: on the attention weights, in training.
 
     Time and memory grow as L^2 in the worst case (torch picks the kernel); parameters 4 H d_qkv + 3 d_qkv + H.
-    A NaN or an infinite value in an input of a causal layer makes its own output and all later ones NaN, and leaves
-    earlier ones as they are; without order (bidirectional) it reaches all of its sample.
-    Derivatives of every order exist, forward mode and torch.func included, at the memory of L^2 weights; with dropout
-    in training, the first only.
+    A NaN or an infinite input of a causal layer makes the output at its position and all later ones NaN, and does not
+    change earlier outputs; in a bidirectional layer it may affect every output of its sample.
+    Derivatives of every order exist, also in forward mode and by torch.func, with memory for L^2 weights; with dropout
+    in training only the first.
     A step's cost grows with the number of earlier inputs. In bf16 and fp16 the rotation stays in float32.
     """
 
@@ -106,11 +107,11 @@ class Attention(SequenceLayer):
             valid = u.new_ones(batch, length, dtype=torch.bool)
         else:
             valid = valid_mask(lengths, length)
-            # A weight of zero does not silence a padded nan.
+            # A padded NaN would spread even with a weight of zero, as 0 * NaN.
             u = u.masked_fill(~valid[..., None], 0.0)
         broken = None
         if self.causal:
-            # Neither does it silence one that lies later: a masked product is 0 * nan.
+            # The same holds for a NaN at a later, masked position.
             broken = ~u.isfinite().all(-1)
             u = u.masked_fill(broken[..., None], 0.0)
         query, key, value = rearrange(self.qkv(u), "B l (part h d) -> part B h l d", part=3, h=self.n_heads)
@@ -131,7 +132,7 @@ class Attention(SequenceLayer):
         y = self.out(heads.transpose(1, 2).flatten(2))
         if broken is not None:
             y = y.masked_fill((broken.cumsum(1) > 0)[..., None], torch.nan)
-            # What goes on from here sees them.
+            # Later calls must see the NaN in the cache.
             seen = F.pad(broken, (key.shape[2] - length, 0))[:, None, :, None]
             key, value = key.masked_fill(seen, torch.nan), value.masked_fill(seen, torch.nan)
         if self.bidirectional or not return_state:
@@ -205,7 +206,7 @@ class Attention(SequenceLayer):
             )
 
     def _elapsed(self, dt_scale: float | Tensor, valid: Tensor) -> Tensor:
-        """(B, L) time since the state's position, up to and including each input; padded inputs take none."""
+        """(B, L) time from the state's position up to and including each input; padded inputs take no time."""
         if not self.rotary and (isinstance(dt_scale, Tensor) or dt_scale != 1.0):
             raise UsageError(
                 "Attention with rotary=False has no notion of time, so dt_scale would do nothing: "
@@ -218,7 +219,7 @@ class Attention(SequenceLayer):
         return (scale * valid.to(self._position_dtype())).cumsum(dim=1)
 
     def _position_dtype(self) -> torch.dtype:
-        # bf16 counts no further than 256.
+        # bf16 represents consecutive integers only up to 256.
         return torch.float64 if self.out.weight.dtype == torch.float64 else torch.float32
 
 

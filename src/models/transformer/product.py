@@ -1,4 +1,4 @@
-"""Scaled dot products by torch's fused kernels, with the derivatives that these lack."""
+"""Scaled dot-product attention by torch's fused kernels, with the derivatives that these lack."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def attend(
 ) -> Tensor:
     """softmax(q k^T / sqrt(d)) v, (B, heads, L, d), differentiable any number of times and by torch.func.
 
-    torch's fused kernels have a first derivative only, and none that forward mode can follow. The first one is theirs;
-    where more is asked for, products of matrices take their place: O(L^2) memory.
+    torch's fused kernels support only a first derivative in reverse mode. That one uses them; all other derivatives use
+    matrix products with O(L^2) memory.
 
     Args:
-        mask: (B or 1, 1, L or 1, T) bool, True where a query sees a key; None for all, or the causal ones.
-        dropout: probability on the weights; then first derivatives only.
+        mask: (B or 1, 1, L or 1, T) bool, True where a query sees a key; None for all keys, or the causal ones.
+        dropout: dropout probability of the weights; with dropout there are first derivatives only.
     """
     if transform_active():
         with sdpa_kernel(SDPBackend.MATH):
             return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
     recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-    # torch.compile and export look into the operator, and have first derivatives anyway.
+    # torch.compile and export trace into the operator, and support only first derivatives anyway.
     if not recorded or torch.compiler.is_compiling() or torch.jit.is_tracing():
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
     return _Attend.apply(query, key, value, mask, causal, dropout)
@@ -53,7 +53,7 @@ class _Attend(torch.autograd.Function):
         needed = ctx.needs_input_grad[:3]
         if not torch.is_grad_enabled() and not transform_active():
             wanted = [leaf for leaf, need in zip(ctx.leaves, needed, strict=True) if need]
-            # Kept for a second backward over the same graph.
+            # The graph is kept for a second backward pass.
             found = iter(torch.autograd.grad(ctx.heads, wanted, grad, retain_graph=True))
             return *(next(found) if need else None for need in needed), None, None, None
         if ctx.dropout:

@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 def rotate(x: Tensor, position: Tensor) -> Tensor:
-    """Turn feature pairs (2i, 2i + 1) of x by the angle position * 10000^(-2i/d).
+    """Rotate feature pairs (2i, 2i + 1) of x by the angle position * 10000^(-2i/d).
 
     The inner product of two rotated vectors depends on their positions only through the difference.
 
     Args:
         x: (B, heads, L, d), d even; any floating dtype, kept.
-        position: (B, L) float, need not be whole.
+        position: (B, L) float, not necessarily whole numbers.
     Returns:
-        (B, heads, L, d); angles and products are taken in the dtype of `position`.
+        (B, heads, L, d); angles and products are computed in the dtype of `position`.
     """
     size = x.shape[-1]
     index = torch.arange(0, size, 2, device=x.device, dtype=position.dtype)
