@@ -6,13 +6,8 @@ The paper prints B_tilde for one input and says neither how the columns of V are
     rms         unit diagonal where V is known in closed form    scaled to unit root-mean-square
                 (`fractional`, `legs`), else unit 2-norm
     columns     unit 2-norm                                      scaled to unit root-mean-square
-<<<<<<< HEAD
-    diagonal    unit diagonal (closed forms only)                as they are: 1 to 1.3e4 in a block of 8, alpha = 0
-    none        unit 2-norm, as an eigenvalue routine has them   as they are: 8 to 6.5e4 in a block of 8, alpha = 0
-=======
     diagonal    unit diagonal (closed forms only)                not scaled: 1 to 1.3e4 in a block of 8, alpha = 0
-    none        unit 2-norm, as eigenvalue routines return them  not scaled: 0.2 to 1e5 in a block of 8, alpha = 0
->>>>>>> prose-a
+    none        unit 2-norm, as eigenvalue routines return them  not scaled: 8 to 6.5e4 in a block of 8, alpha = 0
     mode        any                                              each of modulus 1: all modes driven alike
 
     B_init      rows of B (P, H)
