@@ -70,7 +70,7 @@ def test_a_file_imports_nothing_that_the_caller_did_not_name(tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     path = saved(tmp_path / "best.ckpt", stored(["evil_part"]))
     for imports in ((), ["json"]):
-        with pytest.raises(UsageError, match=r"would import that.*load_model\(path, imports=\['evil_part'\]\)"):
+        with pytest.raises(UsageError, match=r"would import them.*load_model\(path, imports=\['evil_part'\]\)"):
             load_model(path, imports=imports)
     assert not (tmp_path / "ran").exists()
     load_model(path, imports=["evil_part"])
@@ -138,9 +138,9 @@ def of_a_huge_head(content):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (of_a_huge_model, "d_model=16777216 and holds"),
-        (of_a_huge_layer, "d_state=16777216 and holds"),
-        (of_a_huge_head, "n_classes=1073741824 and holds"),
+        (of_a_huge_model, "d_model=16777216 but holds only"),
+        (of_a_huge_layer, "d_state=16777216 but holds only"),
+        (of_a_huge_head, "n_classes=1073741824 but holds only"),
         (poisoned, "not finite: 1 of 3 numbers of 'head.linear.bias'"),
         (without_a_weight, "1 missing, 'head.linear.bias' first"),
         (with_one_more, "1 unknown, 'head.linear.bais' first"),
@@ -150,7 +150,7 @@ def of_a_huge_head(content):
         (with_wrong_facts, "describes its data by"),
         (without_a_model, "run.config.model missing"),
         (of_an_unknown_layer, "Unknown layer 's6'"),
-        (with_wrong_imports, "no list"),
+        (with_wrong_imports, "not a list"),
     ],
 )
 def test_an_unfit_checkpoint_is_told(tmp_path, damage, words):

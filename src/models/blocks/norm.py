@@ -62,7 +62,7 @@ class ScalarLayerNorm(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, L, H) to (B, L, H)."""
         std, mean = torch.std_mean(x, dim=-1, correction=0, keepdim=True)
-        # Clamped: if all features are equal the deviation is 0, and the quotient must stay finite.
+        # Equal features have deviation 0; clamped, because 0 / 0 would be NaN.
         return self.weight * (x - mean + self.bias) / std.clamp_min(torch.finfo(x.dtype).tiny)
 
 

@@ -83,7 +83,7 @@ class Measure:
         return self.takes_alpha and self.imag in OWN and self.name != "fractional"
 
     def block_order(self, d_state: int, n_blocks: int, conj_sym: bool = True) -> int:
-        """Order of one block's operator: d_state / K, or half of it if frequencies make every real mode a pair.
+        """Order of one block's operator: d_state / K, or half of it if added frequencies make every real mode a pair.
 
         Raises:
             UsageError: d_state is not a multiple of K, or of 2 K.
