@@ -326,7 +326,7 @@ def test_what_the_gate_reads(mixer, raw):
         ({"learn_alpha": True, "B_scale": "mode"}, "B_scale='mode' cannot"),
         ({"learn_alpha": True, "conj_sym": False, "measure": "fractional-tau"}, "conj_sym=true"),
         ({"learn_alpha": "mode"}, "measure=fractional-normal"),
-        ({"learn_alpha": "block"}, "True or False"),
+        ({"learn_alpha": "block"}, "one a mode"),
         ({"learn_alpha": "mode", "measure": "fractional-normal", "alpha": 0.999}, r"alpha in \[0, 0.99\]"),
         ({"frozen": 1}, "frozen is a list"),
         ({"frozen": ["E"]}, "Unknown frozen 'E'"),
