@@ -51,7 +51,9 @@ class LayerNorm(nn.LayerNorm):
 class ScalarLayerNorm(nn.Module):
     """Layer norm with one scale and one shift for all features, as in the transposed layout of the published S4.
 
-    y = weight (x - mean + bias) / std over the features of each position, with the biased deviation and no epsilon.
+    y = weight (x - mean + bias) / std over the features of each position, with the biased deviation and no epsilon. Where
+    all features are equal, std is taken as the smallest normal number: y is 0 with bias = 0, and huge otherwise, where
+    the published code has NaN and infinity.
     """
 
     def __init__(self) -> None:
@@ -62,7 +64,6 @@ class ScalarLayerNorm(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, L, H) to (B, L, H)."""
         std, mean = torch.std_mean(x, dim=-1, correction=0, keepdim=True)
-        # Equal features have deviation 0; clamped, because 0 / 0 would be NaN.
         return self.weight * (x - mean + self.bias) / std.clamp_min(torch.finfo(x.dtype).tiny)
 
 
