@@ -51,9 +51,9 @@ class LayerNorm(nn.LayerNorm):
 class ScalarLayerNorm(nn.Module):
     """Layer norm with one scale and one shift for all features, as in the transposed layout of the published S4.
 
-    y = weight (x - mean + bias) / std over the features of each position, with the biased deviation and no epsilon. Where
-    all features are equal, std is taken as the smallest normal number: y is 0 with bias = 0, and huge otherwise, where
-    the published code has NaN and infinity.
+    y = weight (x - mean + bias) / std over the features of each position, with the biased deviation and no epsilon.
+    Where all features are equal, std is taken as the smallest normal number: y is 0 with bias = 0, and huge otherwise,
+    where the published code has NaN and infinity.
     """
 
     def __init__(self) -> None:
