@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fractal_ssm.compare import plan as plans
 from fractal_ssm.compare.results import Results, collect, probability
+from fractal_ssm.compare.statistics import corrected, difference
 
 from . import records, tables
 
@@ -61,15 +62,15 @@ def table(folder: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def summary(results: Path, page: Path) -> list[list[str]]:
-    """Lines of SUMMARY: one for each comparison below `results` with FRACTAL, S5 and one of them as its baseline.
+    """Lines of SUMMARY: one for each comparison below `results` that has both as arms; links are relative to the page.
 
-    Interval and p are those of the comparison, corrected over all of its arms; links are relative to the page.
+    p is corrected over all arms of the comparison, and over this pair as well where neither is its baseline.
     """
     lines = []
     for path in sorted(results.glob("*/plan.json")):
         plan = plans.load(path.parent)
         fractal = next((name for name in FRACTAL if name in plan.arms), None)
-        if fractal and S5 in plan.arms and plan.baseline in (fractal, S5):
+        if fractal and S5 in plan.arms:
             report = Path(os.path.relpath(path.with_name("report.md"), page.parent)).as_posix()
             found = collect(plan, plan.runs(path.parent))
             lines.append([f"[{_task(plan, fractal)}]({report})", *_against(found, fractal)])
@@ -85,18 +86,19 @@ def _task(plan: plans.Plan, arm: str) -> str:
 
 
 def _against(results: Results, fractal: str) -> list[str]:
-    """FRACTAL's difference from S5 whichever is the baseline, and who is ahead."""
+    """FRACTAL's difference from S5, and who is ahead."""
     units, arms = results.units, {arm.name: arm for arm in results.arms}
-    flip = -1 if results.plan.baseline == fractal else 1
-    found = results.differences[S5 if flip < 0 else fractal]
-    low, high = sorted((flip * found.low, flip * found.high))
-    better = (flip * found.mean > 0) == units.metric.higher_is_better
+    scores_of = {name: {run.seed: run.score() for run in arms[name].finished} for name in (S5, fractal)}
+    pair = difference([(score, scores_of[fractal][seed]) for seed, score in scores_of[S5].items()])
+    others = {name: one for name, one in results.differences.items() if {name, results.plan.baseline} != {S5, fractal}}
+    found = corrected({**others, SUMMARY: pair})[SUMMARY]
+    better = (found.mean > 0) == units.metric.higher_is_better
     scores = [units.mean(arms[name].summary.mean, arms[name].summary.deviation) for name in (S5, fractal)]
     return [
         units.metric.name,
         *scores,
-        units.signed(flip * found.mean),
-        units.interval(low, high),
+        units.signed(found.mean),
+        units.interval(found.low, found.high),
         probability(found.corrected_p),
         str(found.n),
         ("FRACTAL" if better else "S5") if found.claimed else "not told apart",

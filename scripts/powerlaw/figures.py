@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from .rows import LAYERS, arm, parts
 _DEFAULT_MEMORY = 0.4
 # Panels side by side.
 _COLUMNS = 3
+_STYLES = ("-", "--", ":", "-.")
 
 
 def colour(name: str) -> str:
@@ -98,11 +99,10 @@ def draw_delays(details: Sequence[dict[str, Any]], target: Path) -> None:
     """Accuracy of recall by delay: one line per arm, the mean over seeds."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
-    for (name, _), points in _curves(details, "delay").items():
-        # Settings are dashed, since they share the colour of their layer.
-        axes.plot(
-            *points, "--" if " " in name else "-", marker="o", markersize=4, color=colour(name), label=label(name)
-        )
+    curves = _curves(details, "delay")
+    styles = _styles(name for name, _ in curves)
+    for (name, _), points in curves.items():
+        axes.plot(*points, styles[name], marker="o", markersize=4, color=colour(name), label=label(name))
     axes.set_xscale("log", base=2)
     axes.set(xlabel="delay, steps", ylabel="accuracy")
     axes.grid(alpha=0.3)
@@ -114,13 +114,17 @@ def draw_speeds(details: Sequence[dict[str, Any]], target: Path) -> None:
     """Distance to the optimum by speed of the test: layers told the speed on the left, not told on the right."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
+    curves = _curves(details, "speed")
+    styles = _styles(name for name, _ in curves)
     titles = ("told the speed (dt_scale)", "not told")
     for axes, title, told in zip(panels, titles, ("scaled", "as trained"), strict=True):
-        for (name, how), (speeds, errors) in _curves(details, "speed").items():
+        for (name, how), (speeds, errors) in curves.items():
             # An LRU refuses a dt_scale; its one point at the speed of training is no curve.
             if how == told and len(speeds) > 1:
                 distances = 100 * (np.array(errors) - 1)
-                axes.plot(speeds, distances, marker="o", markersize=4, color=colour(name), label=label(name))
+                axes.plot(
+                    speeds, distances, styles[name], marker="o", markersize=4, color=colour(name), label=label(name)
+                )
         axes.set_xscale("log", base=2)
         axes.set(xlabel="speed of the test, training 1", yscale="log", title=title)
         axes.grid(alpha=0.3, which="both")
@@ -138,6 +142,14 @@ def _curves(details: Sequence[dict[str, Any]], kind: str) -> dict[tuple[str, str
             found[_arm(row), how][float(where)].append(float(row["value"]))
     ordered = sorted(found, key=lambda key: (LAYERS.index(key[0].split()[0]), key))
     return {key: (sorted(found[key]), [float(np.mean(found[key][p])) for p in sorted(found[key])]) for key in ordered}
+
+
+def _styles(names: Iterable[str]) -> dict[str, str]:
+    """A line style for each arm, which tells the arms of one layer apart: they share its colour."""
+    used: dict[str, list[str]] = defaultdict(list)
+    for name in dict.fromkeys(names):
+        used[colour(name)].append(name)
+    return {name: _STYLES[place % len(_STYLES)] for own in used.values() for place, name in enumerate(own)}
 
 
 def _legend(figure: Figure, axes: Any) -> None:

@@ -14,6 +14,8 @@ from ..errors import unknown
 from .base import SPLITS, SequenceData, label_shares
 from .options import MOST_SAMPLES, check_required
 
+LEAST_STEPS = 16
+
 
 class GeneratedData(SequenceData):
     """Base class of generated data with real input.
@@ -28,7 +30,7 @@ class GeneratedData(SequenceData):
 
     def __init__(self, n_train: int, n_val: int, n_test: int, length: int, seed: int):
         check_required(1, self.name, "a sample at least", MOST_SAMPLES, n_train=n_train, n_val=n_val, n_test=n_test)
-        check_required(16, self.name, "steps of a sample", length=length)
+        check_required(LEAST_STEPS, self.name, "steps of a sample", length=length)
         check_required(0, self.name, "any", (1 << 63) - 1, seed=seed)
         self.l_max, self.seed = length, seed
         self.n_samples = {"train": n_train, "val": n_val, "test": n_test}

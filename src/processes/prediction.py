@@ -41,20 +41,23 @@ def durbin_levinson(covariance: np.ndarray) -> DurbinLevinson:
     n = len(gamma) - 1
     phi, partial, mse = np.zeros(n), np.zeros(n), np.empty(n + 1)
     mse[0] = gamma[0]
-    for order in range(n + 1):
-        if not mse[order] > 0.0:
-            raise UsageError(
-                f"The covariance is not positive definite: the error of prediction from {order} values is "
-                f"{mse[order]:.3g}. Give gamma_0 .. gamma_n of a process that its past does not determine."
-            )
-        if order == n:
-            break
+    _check_error(mse[0], 0)
+    for order in range(n):
         known = phi[:order]
         partial[order] = (gamma[order + 1] - known @ gamma[order:0:-1]) / mse[order]
         phi[:order] = known - partial[order] * known[::-1]
         phi[order] = partial[order]
         mse[order + 1] = mse[order] * (1.0 - partial[order] ** 2)
+        _check_error(mse[order + 1], order + 1)
     return DurbinLevinson(partial, mse, phi)
+
+
+def _check_error(mse: float, order: int) -> None:
+    if not mse > 0.0:
+        raise UsageError(
+            f"The covariance is not positive definite: the error of prediction from {order} values is {mse:.3g}. "
+            f"Give gamma_0 .. gamma_n of a process that its past does not determine."
+        )
 
 
 class OptimalPredictor:

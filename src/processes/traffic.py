@@ -89,7 +89,8 @@ class OnOffTraffic:
         w = np.asarray(frequency, dtype=np.float64)
         if not ((w > 0.0) & (w <= np.pi)).all():
             raise UsageError(
-                f"OnOffTraffic has a spectrum at frequencies in (0, pi], got {w[~((w > 0) & (w <= np.pi))][0]}."
+                f"OnOffTraffic has a spectrum at frequencies in (0, pi], got {w[~((w > 0) & (w <= np.pi))][0]}. "
+                f"Leave out 0, and fold others into that range."
             )
         found = [_source_spectrum(float(value), *self._tails) for value in w.ravel()]
         return self.sources * np.array(found).reshape(w.shape)
@@ -140,4 +141,7 @@ def _source_spectrum(w: float, off: float, on: float) -> float:
             found = 2 * (a * b / (a + b - a * b)).real / (mean * abs(1 - z) ** 2)
             if found.rel_accuracy_bits() >= 50:
                 return float(found)
-    raise UsageError(f"The spectrum of on-off traffic with tails {off} and {on} at {w} needs over 4,096 bits.")
+    raise UsageError(
+        f"The spectrum of on-off traffic with tails {off} and {on} at {w} needs over 4,096 bits. "
+        f"Take smaller tails or a frequency further from 0."
+    )

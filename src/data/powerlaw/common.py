@@ -9,7 +9,7 @@ import numpy as np
 from ...errors import unknown
 from ...processes import Arfima, FractionalNoise, StationaryGaussian
 from ...processes.prediction import MOST_DENSE
-from ..drawn import DrawnData
+from ..drawn import LEAST_STEPS, DrawnData
 from ..options import check_real, check_required, is_real
 
 # Name -> the process of memory d and variance 1.
@@ -42,7 +42,7 @@ def process_of(name: str, kind: str, d: float) -> StationaryGaussian:
 def check_dense_length(name: str, length: int, beyond: int = 0) -> None:
     """Refuse a length of which the optimum, a dense solve of `length + beyond` steps, is out of reach."""
     hint = f"the optimum is a dense solve of at most {MOST_DENSE:,} steps"
-    check_required(1, name, hint, MOST_DENSE - beyond, length=length)
+    check_required(LEAST_STEPS, name, hint, MOST_DENSE - beyond, length=length)
 
 
 def arrays_of_test(data: DrawnData) -> tuple[np.ndarray, np.ndarray]:
