@@ -9,7 +9,7 @@ import numpy as np
 from scipy import signal
 
 from ..errors import UsageError
-from .checks import check_length, check_range, is_finite
+from .checks import check_length, check_range, frequencies, is_finite
 from .stationary import StationaryGaussian
 
 # Impulse responses of the ARMA filter are cut off after the last entry above this share of the largest.
@@ -101,7 +101,7 @@ class Arfima(StationaryGaussian):
 
     def spectrum(self, frequency: np.ndarray) -> np.ndarray:
         """See the base class: v |theta / phi|^2 (2 sin(w / 2))^(-2 d)."""
-        w = np.asarray(frequency, dtype=np.float64)
+        w = frequencies("Arfima", frequency)
         shift = np.exp(-1j * w)
         arma = np.polyval(self._theta[::-1], shift) / np.polyval(self._phi[::-1], shift)
         return self.innovation * np.abs(arma) ** 2 * (2.0 * np.sin(w / 2.0)) ** (-2.0 * self.d)

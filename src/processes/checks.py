@@ -46,3 +46,16 @@ def check_samples(what: str, x: np.ndarray, n: int) -> None:
 def is_finite(value: Any) -> bool:
     """Whether a value is a finite real number; True and False are none."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def frequencies(what: str, values: np.ndarray) -> np.ndarray:
+    """The frequencies as float64; refuses those outside (0, pi], where formulas give infinity, NaN or another alias."""
+    w = np.asarray(values, dtype=np.float64)
+    # pi itself may come out of a division one rounding too large.
+    within = (w > 0.0) & (w <= np.pi * (1.0 + 1e-12))
+    if not within.all():
+        raise UsageError(
+            f"{what} has a spectrum at frequencies in (0, pi], radians per step, got {w[~within].flat[0]}. Leave "
+            f"out 0, and fold others into that range."
+        )
+    return w

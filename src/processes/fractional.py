@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from .checks import check_length, check_range
+from .checks import check_length, check_range, frequencies
 from .stationary import StationaryGaussian
 
 
@@ -47,7 +47,7 @@ class FractionalNoise(StationaryGaussian):
 
     def spectrum(self, frequency: np.ndarray) -> np.ndarray:
         """See the base class; the sum over aliases is a pair of Hurwitz zeta functions."""
-        turns, power = np.asarray(frequency, dtype=np.float64) / (2.0 * np.pi), 2.0 * self.hurst + 1.0
+        turns, power = frequencies("FractionalNoise", frequency) / (2.0 * np.pi), 2.0 * self.hurst + 1.0
         aliases = _scaled_zeta(2.0 * self.hurst, turns) + _scaled_zeta(2.0 * self.hurst, 1.0 - turns)
         # sin(pi H) from the nearer end of the range, where the other has rounded H away.
         sine = math.sin(math.pi * min(self.hurst, 1.0 - self.hurst))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import UsageError
-from .checks import check_length, check_range
+from .checks import check_length, check_range, frequencies
 from .stationary import StationaryGaussian
 
 
@@ -69,7 +69,7 @@ class Relaxations(StationaryGaussian):
 
     def spectrum(self, frequency: np.ndarray) -> np.ndarray:
         """See the base class: a sum of weights_i (1 - r_i^2) / |1 - r_i exp(-i w)|^2, r_i = exp(-1 / times_i)."""
-        w = np.asarray(frequency, dtype=np.float64)[..., None]
+        w = frequencies("Relaxations", frequency)[..., None]
         rate = 1.0 / np.array(self.times)
         r = np.exp(-rate)
         # |1 - r e^(-iw)|^2 without cancellation for r near 1 and small w.

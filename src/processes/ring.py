@@ -9,7 +9,7 @@ import numpy as np
 from scipy import fft
 
 from ..errors import UsageError
-from .checks import check_length, check_range
+from .checks import check_length, check_range, frequencies
 from .stationary import StationaryGaussian
 
 
@@ -56,7 +56,7 @@ class PowerSpectrum(StationaryGaussian):
 
     def spectrum(self, frequency: np.ndarray) -> np.ndarray:
         """S, defined at the frequencies 2 pi j / period of the ring and extended to any frequency in (0, pi]."""
-        j = np.asarray(frequency, dtype=np.float64) * self.period / (2.0 * np.pi)
+        j = frequencies("PowerSpectrum", frequency) * self.period / (2.0 * np.pi)
         mean = fft.irfft(self._powers(), self.period)[0]
         return self.variance / mean * j**-self.beta
 

@@ -38,7 +38,11 @@ class StationaryGaussian(ABC):
 
     @abstractmethod
     def spectrum(self, frequency: np.ndarray) -> np.ndarray:
-        """S at frequencies in (0, pi], in radians per step; float64 of the same shape."""
+        """S at frequencies in (0, pi], in radians per step; float64 of the same shape.
+
+        Raises:
+            UsageError: a frequency outside that range.
+        """
 
     def sample(self, rng: np.random.Generator, length: int, size: tuple[int, ...] = ()) -> np.ndarray:
         """Independent samples (*size, length) float64, exact in distribution up to rounding.

@@ -10,7 +10,7 @@ from flint import acb, ctx
 from scipy import special
 
 from ..errors import UsageError
-from .checks import check_length, check_range
+from .checks import check_length, check_range, frequencies
 
 # The spectrum cancels by as many bits as a duration is improbable: about 1,000 for the largest tails.
 _PRECISIONS = (128, 256, 512, 1024, 2048, 4096)
@@ -86,12 +86,7 @@ class OnOffTraffic:
         Raises:
             UsageError: a frequency outside (0, pi].
         """
-        w = np.asarray(frequency, dtype=np.float64)
-        if not ((w > 0.0) & (w <= np.pi)).all():
-            raise UsageError(
-                f"OnOffTraffic has a spectrum at frequencies in (0, pi], got {w[~((w > 0) & (w <= np.pi))][0]}. "
-                f"Leave out 0, and fold others into that range."
-            )
+        w = frequencies("OnOffTraffic", frequency)
         found = [_source_spectrum(float(value), *self._tails) for value in w.ravel()]
         return self.sources * np.array(found).reshape(w.shape)
 

@@ -174,6 +174,11 @@ def test_relaxations_cover_a_power_law_and_scale_with_speed():
         (lambda: Arfima(0.1, ma=(-1.0,)), "roots of its ma polynomial"),
         (lambda: Arfima(0.1, ar=0.5), "ar as a tuple"),
         (lambda: Arfima(True), "d in"),
+        *(
+            (lambda one=one, w=w: one.spectrum(np.array([0.5, w])), r"in \(0, pi\], radians per step, got")
+            for one in (FractionalNoise(0.7), Arfima(-0.3), PowerSpectrum(1.0, 64), Relaxations((2.0,), (1.0,)))
+            for w in (0.0, -0.5, 4.0, np.nan)
+        ),
         (lambda: Arfima(0.1, ar=("a",)), "ar as a tuple of finite numbers"),
         (lambda: Arfima(0.1, ma=(True,)), "ma as a tuple of finite numbers"),
         (lambda: Relaxations.power_law(0.5, 1.0, "a", 4), "longest"),

@@ -87,7 +87,7 @@ def test_spectra_of_traffic_with_hardly_varying_durations(tail, off, w, value):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: OnOffTraffic(1.5).spectrum(np.array([0.5, 0.0])), r"in \(0, pi\], got 0.0"),
+        (lambda: OnOffTraffic(1.5).spectrum(np.array([0.5, 0.0])), r"in \(0, pi\], radians per step, got 0.0"),
         (lambda: OnOffTraffic(1.0), r"tail in \(1, 100\)"),
         (lambda: OnOffTraffic(1.5, 0.5), "off_tail"),
         (lambda: OnOffTraffic(1.5, sources=0), "sources"),
