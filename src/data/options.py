@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import stat
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import UsageError
+from ..processes.checks import is_real
 
 MOST_SAMPLES = 10_000_000
 MOST_STEPS = 1 << 24
@@ -64,11 +65,6 @@ def check_real(name: str, option: str, value: float, holds: bool, allowed: str) 
     """
     if not (is_real(value) and holds):
         raise UsageError(f"{name} needs {allowed}, got {option}={shown(value)}. Set dataset.{option} to such a number.")
-
-
-def is_real(value: Any) -> bool:
-    """Whether a value is a finite real number; bool is not."""
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_) and abs(value) < math.inf
 
 
 def check_workers(workers: int | None) -> None:

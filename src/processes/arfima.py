@@ -9,7 +9,7 @@ import numpy as np
 from scipy import signal
 
 from ..errors import UsageError
-from .checks import check_length, check_range, frequencies, is_finite
+from .checks import check_length, check_range, frequencies, is_real
 from .stationary import StationaryGaussian
 
 # Impulse responses of the ARMA filter are cut off after the last entry above this share of the largest.
@@ -44,7 +44,7 @@ class Arfima(StationaryGaussian):
         check_range("Arfima", "innovation", self.innovation, 0.0, math.inf)
         for name in ("ar", "ma"):
             coefficients = getattr(self, name)
-            if not isinstance(coefficients, tuple) or not all(map(is_finite, coefficients)):
+            if not isinstance(coefficients, tuple) or not all(map(is_real, coefficients)):
                 raise UsageError(f"Arfima needs {name} as a tuple of finite numbers, got {coefficients!r}.")
         for name, polynomial in (("ar", self._phi), ("ma", self._theta)):
             nearest = _nearest_root(polynomial)

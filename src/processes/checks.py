@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,6 +13,11 @@ from ..errors import UsageError
 MOST_STEPS = 1 << 24
 
 
+def is_real(value: Any) -> bool:
+    """Whether a value is a real number that float64 holds; bool, infinity, NaN and 10**400 are not."""
+    return isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 def check_range(what: str, name: str, value: Any, low: float, high: float, closed: str = "") -> None:
     """Refuse anything but a finite real number in (low, high); `closed` names the ends that belong to the range.
 
@@ -20,7 +25,7 @@ def check_range(what: str, name: str, value: Any, low: float, high: float, close
         what, name: the class and its argument, for the message.
         closed: "" for (low, high), "low", "high" or "both".
     """
-    real = is_finite(value)
+    real = is_real(value)
     above = real and (value >= low if closed in ("low", "both") else value > low)
     below = real and (value <= high if closed in ("high", "both") else value < high)
     if not (above and below):
@@ -41,11 +46,6 @@ def check_samples(what: str, x: np.ndarray, n: int) -> None:
             f"This {what} was made for samples (..., {n}), got an array of shape {x.shape}. Make one for "
             f"{x.shape[-1] if x.ndim else 1} positions."
         )
-
-
-def is_finite(value: Any) -> bool:
-    """Whether a value is a finite real number; True and False are none."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def frequencies(what: str, values: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import fft, linalg, optimize
 
 from ..errors import UsageError
-from .checks import is_finite
+from .checks import is_real
 from .prediction import toeplitz_factor
 from .stationary import StationaryGaussian
 
@@ -55,7 +55,7 @@ def whittle(x: np.ndarray, family: Family, low: float, high: float) -> np.ndarra
 
 
 def _check_bounds(low: float, high: float) -> None:
-    if not (is_finite(low) and is_finite(high) and low < high):
+    if not (is_real(low) and is_real(high) and low < high):
         raise UsageError(
             f"The parameter is searched from low to high: give two numbers, low < high, got {low!r}, {high!r}."
         )

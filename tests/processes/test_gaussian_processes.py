@@ -180,6 +180,8 @@ def test_relaxations_cover_a_power_law_and_scale_with_speed():
             for w in (0.0, -0.5, 4.0, np.nan)
         ),
         (lambda: Arfima(0.1, ar=("a",)), "ar as a tuple of finite numbers"),
+        (lambda: Arfima(0.1, ar=(10**400,)), "ar as a tuple of finite numbers"),
+        (lambda: FractionalNoise(0.5, 10**400), "variance"),
         (lambda: Arfima(0.1, ma=(True,)), "ma as a tuple of finite numbers"),
         (lambda: Relaxations.power_law(0.5, 1.0, "a", 4), "longest"),
         (lambda: Relaxations.power_law(0.5, 2.0, 1.0, 4), "shortest"),
